@@ -1,0 +1,123 @@
+"""Samples as arrays: any array-like in, float32 batches out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+IN_MEMORY_BYTES = 1 << 30
+CHUNK_BYTES = 64 << 20
+
+
+class Samples:
+    """N samples of one shape, read by index.
+
+    Args:
+        data: array-like with shape, dtype and indexing: NumPy array or memory map, tensor, HDF5 or Zarr array.
+            (N, height, width), (N, channels, height, width), (N, height, width, channels) or (N, values).
+        channels: "first" or "last", for arrays of four dimensions.
+        scale: factor on the values; by default 1/255 for uint8 images and 1 otherwise.
+        missing: "error" rejects NaN, "mask" treats it as not observed.
+    """
+
+    def __init__(self, data: Any, channels: str = "first", scale: float | None = None, missing: str = "error") -> None:
+        if isinstance(data, (list, tuple)):
+            data = np.asarray(data)
+        if isinstance(data, Tensor):
+            data = data.detach().cpu().numpy()
+        if not (hasattr(data, "shape") and hasattr(data, "dtype")):
+            raise TypeError(f"expected an array of samples, got {type(data).__name__}; pass for example a NumPy array")
+        if channels not in ("first", "last"):
+            raise ValueError(f"channels must be 'first' or 'last', got {channels!r}; 'first' is the default")
+        if missing not in ("error", "mask"):
+            raise ValueError(f"missing must be 'error' or 'mask', got {missing!r}; 'error' is the default")
+        kind = np.dtype(data.dtype).kind
+        if kind not in "buif":
+            raise TypeError(f"expected samples of an integer or float type, got {data.dtype}; convert the array")
+        self.data, self.missing = data, missing
+        self.channels_last = channels == "last" and len(data.shape) == 4
+        self.shape = _sample_shape(tuple(data.shape), channels)
+        image_bytes = np.dtype(data.dtype) == np.uint8 and len(self.shape) == 3
+        self.scale = float(scale) if scale is not None else (1.0 / 255.0 if image_bytes else 1.0)
+        self.integers = kind in "bui" and self.scale == 1.0
+        self._tensor: Tensor | None = None
+
+    def __len__(self) -> int:
+        return int(self.data.shape[0])
+
+    def check(self) -> tuple[float, float]:
+        """Lowest and highest value; empty, infinite or (unless masked) NaN data are errors. One pass."""
+        if len(self) == 0 or 0 in self.shape:
+            raise ValueError(f"expected at least one sample, got an array of shape {tuple(self.data.shape)}")
+        lowest, highest, whole = np.inf, -np.inf, True
+        for start, block in self._blocks():
+            bad = ~np.isfinite(block) if self.missing == "error" else np.isinf(block)
+            if bad.any():
+                first = start + int(np.argwhere(bad.reshape(len(block), -1).any(1))[0, 0])
+                raise ValueError(
+                    f"expected finite samples, got NaN or infinity in sample {first}; "
+                    "clean the data, or pass missing='mask' for NaN"
+                )
+            seen = block[np.isfinite(block)]
+            if seen.size:
+                lowest, highest = min(lowest, float(seen.min())), max(highest, float(seen.max()))
+                whole = whole and bool((seen == np.round(seen)).all())
+        self.integers = whole
+        if not np.isfinite(lowest):
+            raise ValueError("expected at least one observed value, got only NaN; check the data")
+        return lowest, highest
+
+    def _blocks(self) -> Any:
+        rows = max(1, CHUNK_BYTES // max(1, 8 * int(np.prod(self.shape))))
+        for start in range(0, len(self), rows):
+            yield start, np.asarray(self.data[start : start + rows], dtype=np.float64) * self.scale
+
+    def keep_in_memory(self) -> None:
+        """Hold the samples as one float32 tensor when they are small enough."""
+        if self._tensor is None and 4 * len(self) * int(np.prod(self.shape)) <= IN_MEMORY_BYTES:
+            self._tensor = self._convert(np.asarray(self.data[:]))
+
+    def read(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Samples at `index` as float32 (B, *shape), and the mask of observed values or None."""
+        held = self._tensor
+        y = held[index] if held is not None else self._convert(_fancy(self.data, index.numpy()))
+        if self.missing == "error":
+            return y, None
+        mask = torch.isfinite(y)
+        return torch.nan_to_num(y), mask
+
+    def _convert(self, block: np.ndarray) -> Tensor:
+        y = torch.from_numpy(np.array(block, dtype=np.float32))
+        if self.scale != 1.0:
+            y *= self.scale
+        if self.channels_last:
+            y = y.movedim(3, 1).contiguous()
+        return y.reshape(len(y), *self.shape)
+
+
+def _fancy(data: Any, index: np.ndarray) -> np.ndarray:
+    if isinstance(data, np.ndarray):
+        return data[index]
+    # HDF5 wants increasing indices without repeats.
+    distinct, inverse = np.unique(index, return_inverse=True)
+    return np.asarray(data[distinct])[inverse]
+
+
+def _sample_shape(shape: tuple[int, ...], channels: str) -> tuple[int, ...]:
+    if len(shape) == 2:
+        return shape[1:]
+    if len(shape) == 3:
+        return (1, *shape[1:])
+    if len(shape) != 4:
+        raise ValueError(
+            f"expected samples of shape (N, values), (N, height, width) or (N, channels, height, width), got {shape}; "
+            "reshape the array"
+        )
+    if channels == "last":
+        return (shape[3], shape[1], shape[2])
+    if shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4):
+        raise ValueError(f"expected channels first, got shape {shape}; pass channels='last'")
+    return shape[1:]

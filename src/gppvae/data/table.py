@@ -1,0 +1,146 @@
+"""The table that says what each sample is: named columns in, coded rows out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+
+class Table:
+    """Named columns of equal length.
+
+    Args:
+        columns: a DataFrame, a mapping of column name to one-dimensional values, or a Table.
+    """
+
+    def __init__(self, columns: pd.DataFrame | Mapping[str, Any] | Table) -> None:
+        if isinstance(columns, Table):
+            columns = columns.columns
+        if isinstance(columns, pd.DataFrame):
+            columns = {str(name): columns[name].to_numpy() for name in columns.columns}
+        if not isinstance(columns, Mapping):
+            raise TypeError(
+                f"expected a DataFrame or a dict of columns, got {type(columns).__name__}; "
+                "pass for example {'digit': [...], 'angle': [...]}"
+            )
+        self.columns: dict[str, np.ndarray] = {str(k): _one_dimensional(str(k), v) for k, v in columns.items()}
+        lengths = {name: len(values) for name, values in self.columns.items()}
+        if not lengths:
+            raise ValueError("expected a table with at least one column, got none; name the columns of the kernel")
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"expected columns of one length, got {lengths}; every sample needs every column")
+        self.n_rows = next(iter(lengths.values()))
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.columns:
+            near = difflib.get_close_matches(name, self.columns, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "add it or change the kernel"
+            raise ValueError(f"expected a column {name!r}, got columns {sorted(self.columns)}; {hint}")
+        return self.columns[name]
+
+    def take(self, index: np.ndarray) -> Table:
+        """The rows at `index`, in that order."""
+        return Table({name: values[index] for name, values in self.columns.items()})
+
+    def numeric(self, names: tuple[str, ...]) -> np.ndarray:
+        """The named columns as float64, (N, len(names)); text or non-finite entries are an error."""
+        parts = []
+        for name in names:
+            raw = self[name]
+            try:
+                values = np.asarray(raw, dtype=np.float64)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"column {name!r} must be numeric, got values like {raw[0]!r}; "
+                    "use Learned, FreeForm or Categorical for ids"
+                ) from None
+            bad = np.flatnonzero(~np.isfinite(values))
+            if bad.size:
+                raise ValueError(
+                    f"column {name!r} must be finite, got {values[bad[0]]} in row {bad[0]} "
+                    f"({bad.size} such rows); remove or fill those rows"
+                )
+            parts.append(values)
+        return np.stack(parts, axis=1)
+
+    def levels(self, name: str) -> np.ndarray:
+        """Distinct ids of a column, sorted; missing ids are an error."""
+        return np.unique(self.ids(name))
+
+    def ids(self, name: str) -> np.ndarray:
+        """A column of ids as text, so that 3, 3.0 and "3" are one id wherever they come from."""
+        raw = self[name]
+        missing = np.flatnonzero(pd.isna(raw))
+        if missing.size:
+            raise ValueError(
+                f"column {name!r} must name an id in every row, got a missing value in row {missing[0]} "
+                f"({missing.size} such rows); remove or fill those rows"
+            )
+        codes, distinct = pd.factorize(raw)
+        names = np.array([_id_text(value) for value in distinct], dtype=object)
+        return names[codes].astype(str) if len(raw) else np.array([], dtype=str)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One coded column: row n holds `values[index[n]]`.
+
+    Attributes:
+        index: (N,) int64.
+        values: (D, d) float64 for numeric columns, (D,) int64 level codes for ids; shared by all slices.
+    """
+
+    index: Tensor
+    values: Tensor
+
+
+class Rows:
+    """Coded rows of a table: what kernels take. Slicing keeps the shared distinct values."""
+
+    def __init__(self, columns: dict[str, Column], n_rows: int) -> None:
+        self.columns = columns
+        self.n_rows = n_rows
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __getitem__(self, index: Tensor | slice) -> Rows:
+        picked = {key: Column(c.index[index], c.values) for key, c in self.columns.items()}
+        n = next(iter(picked.values())).index.shape[0] if picked else _count(index, self.n_rows)
+        return Rows(picked, n)
+
+    @property
+    def device(self) -> torch.device:
+        return next((c.index.device for c in self.columns.values()), torch.device("cpu"))
+
+    def to(self, device: torch.device | str) -> Rows:
+        return Rows({k: Column(c.index.to(device), c.values.to(device)) for k, c in self.columns.items()}, self.n_rows)
+
+
+def _count(index: Tensor | slice, n_rows: int) -> int:
+    if isinstance(index, slice):
+        return len(range(*index.indices(n_rows)))
+    return int(index.sum()) if index.dtype == torch.bool else int(index.shape[0])
+
+
+def _one_dimensional(name: str, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"column {name!r} must be one-dimensional, got shape {array.shape}; give one value per sample")
+    return array
+
+
+def _id_text(value: Any) -> str:
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return str(int(value))
+    return str(value)

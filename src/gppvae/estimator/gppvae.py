@@ -1,0 +1,417 @@
+"""The estimator people use: a VAE with a Gaussian process prior over the columns of a table."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gppvae.data.arrays import Samples
+from gppvae.data.batches import Batch, Epoch, derive_seed
+from gppvae.data.table import Rows, Table
+from gppvae.estimator.base import Estimator, NotFittedError, _whole
+from gppvae.estimator.saving import kernel_extras, load_model, load_weights, restore_kernel, save_model
+from gppvae.inference import Inference
+from gppvae.kernels.base import Kernel
+from gppvae.kernels.parse import parse_kernel
+from gppvae.likelihoods import Likelihood
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.predict import decode_draws, decode_mean, latents_at, row_chunks
+from gppvae.models.vae import Autoencoder
+from gppvae.prior.posterior import WeightPosterior, prior_weights, weight_posterior
+from gppvae.training.checkpoint import under, with_prefix
+from gppvae.training.folder import CONFIG, RunFolder
+from gppvae.training.phases import Phase, plan
+
+INFERENCE_CHOICES = ("exact", "minibatch", "posterior", "global")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted samples.
+
+    Attributes:
+        mean: (N, *shape).  std: per value, or None when no samples were drawn (n_samples=0).
+    """
+
+    mean: np.ndarray
+    std: np.ndarray | None
+
+
+class GPPVAE(Estimator):
+    """Gaussian process prior VAE: z = f(row) + noise with f ~ GP(0, kernel), y = decoder(z) + noise.
+
+    Args:
+        kernel: over named columns, as an expression of kernels or as text.
+        latent_dim: L.
+        network: "auto", "conv" (the paper's MNIST network), "wide", "faces", "mlp"; or give `encoder`, `decoder`.
+        encoder, decoder: your own modules, y -> (mean, logvar) and z -> y.
+        likelihood: "gaussian", "bernoulli", "negative_binomial" or a Likelihood.
+        pixel_var: sigma_y^2 of the Gaussian; larger trusts the prior more.
+        alpha: latent noise variance to start from.
+        inference: "exact", "minibatch", "posterior" or "global" (docs/inference.md says which to choose).
+        schedule: "joint", or "disjoint" to keep the networks of the VAE warm-up.
+        epochs, warmup_epochs, gp_epochs: of the joint, the VAE and the GP-only phase.
+        lr, prior_lr: learning rates of networks and prior.
+        phases: a list of Phase instead of schedule, inference, epochs and rates.
+        batch_size: B.  patience: validations without improvement before a phase stops.
+        validate_every: epochs between validations.
+        channels: "first" or "last" for four-dimensional arrays.  scale: factor on the samples' values.
+        missing: "mask" treats NaN samples values as not observed.
+        seed: makes a fit repeatable.  device: for example "cuda"; chosen when None.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | str,
+        latent_dim: int = 16,
+        *,
+        network: str = "auto",
+        encoder: nn.Module | None = None,
+        decoder: nn.Module | None = None,
+        likelihood: str | dict[str, Any] | Likelihood = "gaussian",
+        pixel_var: float = 0.01,
+        alpha: float = 0.1,
+        inference: str = "minibatch",
+        schedule: str = "joint",
+        epochs: int = 100,
+        warmup_epochs: int = 50,
+        gp_epochs: int = 100,
+        lr: float = 1e-3,
+        prior_lr: float = 1e-2,
+        phases: list[Phase] | None = None,
+        batch_size: int = 128,
+        patience: int | None = None,
+        validate_every: int | None = None,
+        channels: str = "first",
+        scale: float | None = None,
+        missing: str = "error",
+        seed: int = 0,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(
+            latent_dim, network, encoder, decoder, likelihood, pixel_var, batch_size, patience, validate_every,
+            channels, scale, missing, seed, device,
+        )  # fmt: skip
+        self.kernel = kernel
+        self.alpha, self.inference, self.schedule = alpha, inference, schedule
+        self.epochs, self.warmup_epochs, self.gp_epochs = epochs, warmup_epochs, gp_epochs
+        self.lr, self.prior_lr, self.phases = lr, prior_lr, phases
+        self.model_: GPPriorVAE | None = None
+        self.weights_: WeightPosterior | None = None
+
+    # -- fitting
+
+    def fit(
+        self,
+        samples: Any,
+        table: Any,
+        *,
+        validation: tuple[Any, Any] | None = None,
+        out: str | os.PathLike[str] | None = None,
+        progress: bool = True,
+        checkpoint_seconds: float = 30.0,
+    ) -> GPPVAE:
+        """Fit to samples and the table that says what they are.
+
+        Args:
+            samples: array-like, one sample per row of the table (see gppvae.data.arrays.Samples).
+            table: DataFrame or dict of columns.
+            validation: (samples, table) that are not trained on, for the log and for early stopping.
+            out: run folder; the same call continues an unfinished run in it.
+            progress: show progress bars.
+            checkpoint_seconds: least time between checkpoints.
+        """
+        self._check()
+        rows_table = Table(table)
+        kernel = parse_kernel(self._kernel_text())
+        for column in kernel.columns():
+            rows_table[column]  # a missing column is told before the samples are read
+        data = self._training_samples(samples)
+        _same_length(data, rows_table)
+        kernel.bind(rows_table, torch.Generator().manual_seed(derive_seed(self.seed, 1)))
+        self.shape_ = data.shape
+        model = GPPriorVAE(self._build_autoencoder(data.shape), kernel, self.alpha, self.latent_dim)
+        model.kernel.to(self._gp_device())
+        model.log_alpha.data = model.log_alpha.data.to(self._gp_device())
+        rows = kernel.code(rows_table)
+        model.split = kernel.best_split(rows)
+        validate = None if validation is None else self._validator(model, *validation)
+        folder = None if out is None else RunFolder(out)
+        trainer = self._train(model, self._phases(), data, rows, folder, validate, progress, checkpoint_seconds)
+        self.model_, self.weights_ = model, trainer.weights
+        if folder is not None:
+            self.save(folder.path)
+        return self
+
+    @classmethod
+    def resume(cls, out: str | os.PathLike[str], samples: Any, table: Any, **options: Any) -> GPPVAE:
+        """Continue an unfinished run from its folder, with the settings it was started with.
+
+        Args:
+            out: the run folder.  samples, table: the training data.
+            options: of `fit`, and encoder and decoder when they were the user's own.
+        """
+        path = Path(out) / CONFIG
+        if not path.exists():
+            raise FileNotFoundError(f"expected a run folder at {out}, found no {CONFIG} in it; check the name")
+        settings = json.loads(path.read_text())["settings"]
+        networks = {name: options.pop(name) for name in ("encoder", "decoder") if name in options}
+        return cls(**_constructor_arguments(settings), **networks).fit(samples, table, out=out, **options)
+
+    def _check(self) -> None:
+        self._check_settings()
+        if not (self.alpha > 0 and np.isfinite(self.alpha)):
+            raise ValueError(f"alpha must be positive, got {self.alpha}; use for example 0.1")
+        if self.inference not in INFERENCE_CHOICES:
+            raise ValueError(f"inference must be one of {', '.join(INFERENCE_CHOICES)}, got {self.inference!r}")
+        for name in ("epochs", "warmup_epochs", "gp_epochs"):
+            _whole(name, getattr(self, name), 0)
+        self._phases()
+
+    def _phases(self) -> list[Phase]:
+        if self.phases is not None:
+            return self.phases
+        epochs = self.epochs, self.warmup_epochs, self.gp_epochs
+        return plan(self.schedule, self.inference, *epochs, self.lr, self.prior_lr)
+
+    def _gp_device(self) -> torch.device:
+        device = self._torch_device()
+        return torch.device("cpu") if device.type == "mps" else device  # MPS has no float64
+
+    def _kernel_text(self) -> str:
+        return self.kernel.text() if isinstance(self.kernel, Kernel) else str(self.kernel)
+
+    def settings(self) -> dict[str, Any]:
+        plain = (
+            "latent_dim", "network", "pixel_var", "alpha", "inference", "schedule", "epochs", "warmup_epochs",
+            "gp_epochs", "lr", "prior_lr", "batch_size", "patience", "validate_every", "channels", "scale",
+            "missing", "seed",
+        )  # fmt: skip
+        likelihood = self.likelihood.config() if isinstance(self.likelihood, Likelihood) else self.likelihood
+        own = {
+            "kernel": self._kernel_text(),
+            "likelihood": likelihood,
+            "own_networks": self.encoder is not None,
+        }
+        return {name: getattr(self, name) for name in plain} | own
+
+    def _validator(self, model: GPPriorVAE, samples: Any, table: Any):  # type: ignore[no-untyped-def]
+        """Validation error per epoch: of predictions where all ids are known, else of reconstructions."""
+        data = self._samples(samples)
+        data.check()
+        data.keep_in_memory()
+        rows_table = Table(table)
+        _same_length(data, rows_table)
+        try:
+            rows = model.kernel.code(rows_table)
+        except ValueError:
+            rows = None  # unseen ids: the encoder can still be judged
+        device = self._torch_device()
+
+        @torch.no_grad()
+        def validate(inference: Inference, train: Epoch) -> dict[str, float]:
+            if inference.name in ("fixed", "distill"):
+                return {}
+            if rows is None or inference.name == "vae":
+                epoch = Epoch(data, Rows({}, len(data)), self.batch_size, None, device)
+                return {"valid_mse_reconstruction": _mse(epoch, lambda batch: _reconstruct(model.autoencoder, batch))}
+            weights = inference.weights(train)
+            assert weights is not None
+            epoch = Epoch(data, rows, self.batch_size, None, device)
+            return {"valid_mse_prediction": _mse(epoch, lambda batch: decode_mean(model, weights, batch.rows))}
+
+        return validate
+
+    # -- asking
+
+    @property
+    def _fitted(self) -> tuple[GPPriorVAE, WeightPosterior]:
+        if self.model_ is None or self.weights_ is None:
+            raise NotFittedError("this GPPVAE is not fitted yet; call fit() or load() first")
+        return self.model_, self.weights_
+
+    @property
+    def _autoencoder(self) -> Autoencoder:
+        return self._fitted[0].autoencoder
+
+    @torch.no_grad()
+    def predict(
+        self, table: Any, n_samples: int = 0, include_noise: bool = False, seed: int | None = None
+    ) -> Prediction:
+        """Samples at rows nobody measured.
+
+        Args:
+            table: rows wanted; ids known from training, numbers of any value.
+            n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
+            include_noise: count the noise of the samples themselves in std.
+            seed: of the draws; the estimator's when None.
+        """
+        model, weights = self._fitted
+        _whole("n_samples", n_samples, 0)
+        rows = model.kernel.code(Table(table))
+        if n_samples == 0:
+            parts = [decode_mean(model, weights, chunk).cpu() for _, chunk in row_chunks(rows)]
+            return Prediction(self._joined(parts), None)
+        draws, generator = self._draws(weights, n_samples, seed)
+        means, stds = [], []
+        for _, chunk in row_chunks(rows):
+            mean, var = _moments(decode_draws(model, draws, weights, chunk, generator), include_noise)
+            means.append(mean.cpu())
+            stds.append(var.sqrt().cpu())
+        return Prediction(self._joined(means), self._joined(stds))
+
+    @torch.no_grad()
+    def sample(
+        self,
+        table: Any,
+        n_samples: int = 1,
+        prior: bool = False,
+        include_noise: bool = False,
+        seed: int | None = None,
+    ) -> np.ndarray:
+        """Draws of whole functions at rows, (n_samples, N, *shape); with `prior`, as if no data were seen."""
+        model, weights = self._fitted
+        _whole("n_samples", n_samples, 1)
+        rows = model.kernel.code(Table(table))
+        if prior:
+            rank, n_latents = weights.mean.shape
+            weights = prior_weights(rank, n_latents, weights.mean.device)
+        draws, generator = self._draws(weights, n_samples, seed)
+        parts = []
+        for _, chunk in row_chunks(rows):
+            decoded = []
+            for mean, var in decode_draws(model, draws, weights, chunk, generator):
+                noise = torch.randn(mean.shape, generator=generator).to(mean.device) * var.sqrt()
+                decoded.append((mean + noise if include_noise else mean).cpu())
+            parts.append(torch.stack(decoded))
+        empty = torch.zeros(n_samples, 0, *self.shape_)
+        return (torch.cat(parts, dim=1) if parts else empty).numpy()
+
+    @torch.no_grad()
+    def predict_latent(self, table: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of z at rows, (N, latent_dim) each; far from the data the prior's variance."""
+        model, weights = self._fitted
+        latents = latents_at(model, weights, model.kernel.code(Table(table)))
+        var = (latents.var + latents.noise).expand_as(latents.mean)
+        return latents.mean.cpu().numpy(), var.cpu().numpy()
+
+    @torch.no_grad()
+    def score(self, samples: Any, table: Any) -> float:
+        """Mean lower bound on log p(y | row, training data) per sample, in nats; higher is better."""
+        model, _ = self._fitted
+        data, rows_table = self._samples(samples), Table(table)
+        data.check()
+        _same_length(data, rows_table)
+        total = 0.0
+        epoch = Epoch(data, model.kernel.code(rows_table), self.batch_size, None, self._torch_device())
+        for batch in epoch:
+            mean, var = model.autoencoder.encode(batch.y)
+            z = mean + var.sqrt() * batch.noise(mean.shape[1])
+            nll = model.autoencoder.likelihood.nll(batch.y, model.autoencoder.decode(z), batch.mask)
+            total -= float(nll.sum() + self._latent_kl(batch, mean, var))
+        return total / len(data)
+
+    def _latent_kl(self, batch: Batch, mean: Tensor, var: Tensor) -> Tensor:
+        """KL(q(z | y) || p(z | row, training data)), summed over the batch."""
+        model, weights = self._fitted
+        latents = latents_at(model, weights, batch.rows)
+        mean, var, p_var = model.to_gp(mean), model.to_gp(var), latents.var + latents.noise
+        terms = (var + (mean - latents.mean).square()) / p_var - 1.0 + p_var.log() - var.log()
+        return 0.5 * terms.sum().to(batch.y.dtype).to(batch.y.device)
+
+    def _draws(self, weights: WeightPosterior, n: int, seed: int | None) -> tuple[list[Tensor], torch.Generator]:
+        generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 2))
+        return [weights.sample(generator) for _ in range(n)], generator
+
+    def _joined(self, parts: list[Tensor]) -> np.ndarray:
+        return (torch.cat(parts) if parts else torch.zeros(0, *self.shape_)).numpy()
+
+    # -- keeping
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model into the folder `path` (model.safetensors; nothing in it is executable)."""
+        model, weights = self._fitted
+        tensors = with_prefix("model", model.state_dict()) | with_prefix("weights", weights.tensors())
+        meta = {
+            "kind": "gppvae",
+            "settings": self.settings(),
+            "shape": list(self.shape_),
+            "split": model.split,
+            "kernel": kernel_extras(model.kernel),
+            "history": self.history_,
+            "fit_seconds": self.fit_seconds_,
+        }
+        save_model(path, tensors, meta)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        encoder: nn.Module | None = None,
+        decoder: nn.Module | None = None,
+        device: str | None = None,
+    ) -> GPPVAE:
+        """A saved model; `encoder` and `decoder` are needed when it was fitted with modules of your own."""
+        tensors, meta = load_model(path, "gppvae")
+        settings = meta["settings"]
+        if settings["own_networks"] and (encoder is None or decoder is None):
+            raise ValueError(f"{path} was fitted with networks of your own; pass encoder= and decoder= to load()")
+        self = cls(**_constructor_arguments(settings), encoder=encoder, decoder=decoder, device=device)
+        self.shape_ = tuple(meta["shape"])
+        state = under("model", tensors)
+        kernel = restore_kernel(settings["kernel"], meta["kernel"], under("kernel", state))
+        model = GPPriorVAE(
+            self._build_autoencoder(self.shape_), kernel.to(self._gp_device()), self.alpha, self.latent_dim
+        )
+        load_weights(model, state, path)
+        model.split = meta["split"]
+        self.model_, self.weights_ = model, weight_posterior(under("weights", tensors))
+        self.history_, self.fit_seconds_ = meta["history"], meta["fit_seconds"]
+        return self
+
+
+def _constructor_arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    phases = settings.get("phases")
+    kept = {name: value for name, value in settings.items() if name not in ("own_networks", "data", "phases")}
+    return kept | ({"phases": [Phase(**phase) for phase in phases]} if phases else {})
+
+
+def _same_length(data: Samples, table: Table) -> None:
+    if len(data) != len(table):
+        raise ValueError(f"expected one table row per sample, got {len(data)} samples and {len(table)} rows")
+
+
+def _reconstruct(autoencoder: Autoencoder, batch: Batch) -> Tensor:
+    return autoencoder.likelihood.mean(autoencoder.decode(autoencoder.encode(batch.y)[0]))
+
+
+def _mse(epoch: Epoch, predict: Any) -> float:
+    total, count = 0.0, 0.0
+    for batch in epoch:
+        error = (batch.y - predict(batch)).square()
+        if batch.mask is not None:
+            error = error * batch.mask
+        total += float(error.sum())
+        count += float(error.numel() if batch.mask is None else batch.mask.sum())
+    return total / max(count, 1.0)
+
+
+def _moments(draws: Any, include_noise: bool) -> tuple[Tensor, Tensor]:
+    """Mean and variance over draws by running sums: memory of one draw."""
+    count, mean, squares, noise = 0, torch.zeros(()), torch.zeros(()), torch.zeros(())
+    for out_mean, out_var in draws:
+        count += 1
+        delta = out_mean - mean
+        mean = mean + delta / count
+        squares = squares + delta * (out_mean - mean)
+        noise = noise + out_var
+    var = squares / max(count - 1, 1)
+    return mean, var + noise / count if include_noise else var

@@ -1,0 +1,138 @@
+"""The small interface that every way of fitting shares, and the pieces they all use."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+
+from gppvae.data.batches import Batch, Epoch
+from gppvae.kernels.features import Features
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.vae import Autoencoder
+from gppvae.prior.lowrank import assemble
+from gppvae.prior.posterior import WeightPosterior, condition_on_encoder
+from gppvae.prior.statistics import Statistics, statistics
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """Terms of the negative bound in nats, summed over `n` samples; detached, for the log.
+
+    Attributes:
+        recon_nll: -E log p(y | z).  gp_nll: the prior term, with KL(q(B)) where there is one.
+        neg_entropy: -H(q(z | y)).  penalty: -log prior of the kernel's parameters.
+    """
+
+    recon_nll: Tensor
+    gp_nll: Tensor
+    neg_entropy: Tensor
+    penalty: Tensor
+    n: int
+
+    @classmethod
+    def without_encoder(cls, recon: Tensor, kl: Tensor, penalty: Tensor, n: int, n_rows: int) -> LossTerms:
+        """Terms of a batch when q(B) is the only variational distribution; KL and prior by the batch's share."""
+        share = n / n_rows
+        return cls(recon.detach(), kl.detach() * share, torch.zeros_like(recon), penalty.detach() * share, n)
+
+    def total(self) -> Tensor:
+        return self.recon_nll + self.gp_nll + self.neg_entropy + self.penalty
+
+    def named(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "n"}
+
+
+class Inference(nn.Module):
+    """One way to fit. Its parameters (if any) are variational; its buffers are kept in checkpoints.
+
+    Attributes:
+        name: what `inference=` says.  sweeps: passes over the data per epoch, for the progress bar.
+    """
+
+    name: str
+    sweeps: int = 1
+
+    def start(self, epoch: Epoch, weights: WeightPosterior | None) -> None:
+        """Called once before the first epoch of a phase, also when a run is resumed inside it.
+
+        Args:
+            epoch: the data in its own order.  weights: q(B) of the phase before, if it had one.
+        """
+        return None
+
+    def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
+        """Yield with gradients in `.grad` each time the optimiser shall step.
+
+        Gradients are of the negative bound per sample (divided by N).
+        """
+        raise NotImplementedError
+
+    def weights(self, epoch: Epoch) -> WeightPosterior | None:
+        """q(B) for predictions; None when the model has no GP."""
+        raise NotImplementedError
+
+
+class GPInference(Inference):
+    """An inference that encodes all rows and conditions the GP on what the encoder says."""
+
+    def __init__(self, model: GPPriorVAE) -> None:
+        super().__init__()
+        # A tuple hides the model from nn.Module: its parameters are not this object's.
+        self._model = (model,)
+
+    @property
+    def model(self) -> GPPriorVAE:
+        return self._model[0]
+
+    @torch.no_grad()
+    def weights(self, epoch: Epoch) -> WeightPosterior:
+        totals = sum_statistics(
+            epoch, lambda batch: gp_arguments(self.model, batch, *self.model.autoencoder.encode(batch.y))
+        )
+        features = self.model.features(epoch.rows[:1])
+        return condition_on_encoder(assemble(totals, features.tables, features.sizes))
+
+
+GPArguments = tuple[Features, Tensor, Tensor | None, Tensor]
+
+
+def gp_arguments(model: GPPriorVAE, batch: Batch, mean: Tensor, var: Tensor | None) -> GPArguments:
+    """What `statistics` takes of a batch: features, latents (and variances) in float64, latent noise."""
+    latents = model.to_gp(mean), None if var is None else model.to_gp(var)
+    return model.features(batch.rows), *latents, model.noise(batch.rows)
+
+
+@torch.no_grad()
+def sum_statistics(epoch: Epoch, arguments: Callable[[Batch], GPArguments]) -> Statistics:
+    """Statistics of all rows of an epoch, in the memory of one batch."""
+    return functools.reduce(operator.add, (statistics(*arguments(batch)) for batch in epoch))
+
+
+def reparametrise(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:
+    """z = mean + std eps, with the batch's own noise."""
+    return mean + var.sqrt() * batch.noise(mean.shape[1])
+
+
+def neg_entropy(var: Tensor) -> Tensor:
+    """-H of the Gaussian q(z | y), summed over the batch: -1/2 sum (log s2 + log 2 pi e)."""
+    return -0.5 * (var.log().sum() + var.numel() * (1.0 + math.log(2.0 * math.pi)))
+
+
+def recon_nll(autoencoder: Autoencoder, batch: Batch, z: Tensor) -> Tensor:
+    """-log p(y | z), summed over the batch."""
+    return autoencoder.likelihood.nll(batch.y, autoencoder.decode(z), batch.mask).sum()
+
+
+def predictive_latents(model: GPPriorVAE, weights: WeightPosterior, batch: Batch) -> Tensor:
+    """A draw of z at the batch's rows from q(B) and the latent noise, in the networks' type."""
+    V = model.features(batch.rows).dense()
+    f = weights.mean_at(V)
+    var = weights.var_at(V) + model.noise(batch.rows).reshape(-1, 1)
+    noise = model.to_gp(batch.noise(f.shape[1]))
+    return (f + var.sqrt() * noise).to(batch.y.dtype).to(batch.y.device)

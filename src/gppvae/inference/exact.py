@@ -1,0 +1,84 @@
+"""Exact inference: the full gradient in two sweeps, in the memory of one batch (the paper's procedure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from gppvae.data.batches import Batch, Epoch
+from gppvae.inference.base import (
+    GPArguments,
+    GPInference,
+    LossTerms,
+    gp_arguments,
+    neg_entropy,
+    recon_nll,
+    reparametrise,
+    sum_statistics,
+)
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.prior.lowrank import gp_nll
+from gppvae.prior.statistics import Statistics, inner
+
+
+class Exact(GPInference):
+    """One step per epoch, with the gradient of the whole bound.
+
+    Sweep 1 sums statistics without a graph; the gradient of the GP term with respect to them is an H x H
+    problem; sweep 2 back-propagates its inner product with each batch's own statistics. That is the
+    paper's Taylor expansion, as a vector-Jacobian product. Source: Casale et al. 2018, "Low-memory
+    stochastic backpropagation"; docs/math.md.
+
+    Args:
+        model: the model.
+        sampled: evaluate the GP term at one sampled Z, as the paper does, instead of its expectation.
+    Cost: one plain VAE epoch, one more encoder pass, O(N M (2M + L) + H^3).
+    """
+
+    name = "exact"
+    sweeps = 2
+
+    def __init__(self, model: GPPriorVAE, sampled: bool = False) -> None:
+        super().__init__(model)
+        self.sampled = sampled
+
+    def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
+        totals = sum_statistics(epoch, lambda batch: self._encode(batch)[0])
+        gp_value, penalty, pull = pull_back(self.model, totals, epoch)
+        recon_sum = entropy_sum = torch.zeros((), dtype=torch.float64)
+        for batch in epoch:
+            seen_by_gp, z, var = self._encode(batch)
+            recon = recon_nll(self.model.autoencoder, batch, z)
+            entropy = neg_entropy(var)
+            share = inner(pull, *seen_by_gp)
+            ((recon + entropy) / epoch.n_rows + share.to(recon.device, recon.dtype)).backward()
+            recon_sum = recon_sum + recon.detach().cpu()
+            entropy_sum = entropy_sum + entropy.detach().cpu()
+        yield LossTerms(recon_sum, gp_value.cpu(), entropy_sum, penalty.cpu(), n=epoch.n_rows)
+
+    def _encode(self, batch: Batch) -> tuple[GPArguments, Tensor, Tensor]:
+        mean, var = self.model.autoencoder.encode(batch.y)
+        z = reparametrise(mean, var, batch)
+        latents = (z, None) if self.sampled else (mean, var)
+        return gp_arguments(self.model, batch, *latents), z, var
+
+
+def pull_back(model: GPPriorVAE, totals: Statistics, epoch: Epoch) -> tuple[Tensor, Tensor, Statistics]:
+    """GP term and kernel prior at `totals`, and the gradient of the term (per sample) with respect to them.
+
+    Gradients of parameters that act through the view tables, and of the kernel prior, go to `.grad` here;
+    all others follow batch by batch from the pulled-back statistics.
+
+    Returns:
+        gp_nll, neg_log_prior, and the gradient as Statistics.
+    Cost: O(H^3 + H^2 L).
+    """
+    outer, sums = totals.outer.requires_grad_(), totals.sums.requires_grad_()
+    features = model.features(epoch.rows[:1])
+    value = gp_nll(Statistics(outer, sums, totals.n_latents), features.tables, features.sizes)
+    penalty = model.kernel.neg_log_prior()
+    ((value + penalty) / epoch.n_rows).backward()
+    assert outer.grad is not None and sums.grad is not None
+    return value.detach(), penalty.detach(), Statistics(outer.grad, sums.grad, totals.n_latents)

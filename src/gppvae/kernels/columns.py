@@ -1,0 +1,200 @@
+"""Kernels over ids and plain numbers: Learned, FreeForm, Categorical, Linear."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gppvae.data.table import Column, Table
+from gppvae.kernels.base import Leaf
+
+
+class IdLeaf(Leaf):
+    """A kernel over the ids of one column; its levels are those of the training table (and added ones)."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__()
+        self.columns_read = (column,)
+        self.levels: list[str] = []
+
+    @property
+    def column(self) -> str:
+        return self.columns_read[0]
+
+    @property
+    def key(self) -> str:
+        return f"{self.column} (id)"
+
+    def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
+        self.levels = [str(level) for level in table.levels(self.column)]
+        self.create(generator)
+
+    def create(self, generator: torch.Generator | None) -> None:
+        """Make the parameters for the current levels."""
+        raise NotImplementedError
+
+    def code_leaf(self, table: Table) -> Column:
+        ids = table.ids(self.column)
+        distinct, index = np.unique(ids, return_inverse=True)
+        number = {level: code for code, level in enumerate(self.levels)}
+        unknown = [level for level in distinct if level not in number]
+        if unknown:
+            shown = ", ".join(repr(str(level)) for level in unknown[:5])
+            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+            raise ValueError(
+                f"column {self.column!r} must hold ids known from training ({len(self.levels)} of them), "
+                f"got {shown}{more}; give samples of new ids to add_objects() first"
+            )
+        # Codes index all levels, not only those present, so that every slice and table shares one numbering.
+        codes = torch.tensor([number[level] for level in distinct], dtype=torch.int64)
+        values = torch.arange(len(self.levels))
+        return Column(codes[torch.from_numpy(index.astype(np.int64))], values)
+
+    def extra_state(self) -> dict[str, object]:
+        return {"levels": self.levels}
+
+    def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
+        levels = extra["levels"]
+        assert isinstance(levels, list)
+        self.levels = [str(level) for level in levels]
+        self.create(None)
+
+
+class Learned(IdLeaf):
+    """One unobserved feature vector per id with a linear kernel, k(p, p') = x_p' x_p'.
+
+    The vectors are point estimates under x_p ~ N(0, I); with `normalize` every row has length one, as in
+    the paper's own code, and the prior does not apply. Source: Casale et al. 2018, Sec. 3.1.
+
+    Args:
+        column: ids, of any type that prints.
+        dim: M, length of the vectors.
+        normalize: scale rows to unit length.
+    """
+
+    def __init__(self, column: str, dim: int = 8, normalize: bool = False) -> None:
+        super().__init__(column)
+        if int(dim) != dim or dim < 1:
+            raise ValueError(f"Learned({column!r}) needs dim of at least 1, got {dim}; use for example 8")
+        self.dim, self.normalize = int(dim), bool(normalize)
+        self.x: nn.Parameter = nn.Parameter(torch.zeros(0, self.dim, dtype=torch.float64))
+
+    @property
+    def rank(self) -> int:
+        return self.dim
+
+    def text(self) -> str:
+        return f"Learned({self.column!r}, {self.dim}{', normalize=True' if self.normalize else ''})"
+
+    def create(self, generator: torch.Generator | None) -> None:
+        x = 0.3 * torch.randn(len(self.levels), self.dim, generator=generator, dtype=torch.float64)
+        x[:, 0] = 1.0  # all ids start alike, so the view kernel is learned before objects part
+        self.x = nn.Parameter(x)
+
+    def vectors(self) -> Tensor:
+        """X, (P, M), in the order of `levels`."""
+        return nn.functional.normalize(self.x, dim=1) if self.normalize else self.x
+
+    def factor(self, values: Tensor) -> Tensor:
+        rows = self.x[values]
+        return nn.functional.normalize(rows, dim=1) if self.normalize else rows
+
+    def neg_log_prior_leaf(self) -> Tensor:
+        return self.x.new_zeros(()) if self.normalize else 0.5 * self.x.square().sum()
+
+
+class FreeForm(IdLeaf):
+    """A full-rank covariance over the levels of one column, k(q, q') = (W W')_qq', W lower triangular.
+
+    For views whose relation is unknown (poses, conditions). It cannot predict a level never seen: use a
+    numeric kernel for that. Cost: Q (Q + 1) / 2 parameters. Source: Casale et al. 2018, Sec. 4.3.
+    """
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+        self.raw: nn.Parameter = nn.Parameter(torch.zeros(0, 0, dtype=torch.float64))
+
+    @property
+    def rank(self) -> int:
+        return len(self.levels)
+
+    def text(self) -> str:
+        return f"FreeForm({self.column!r})"
+
+    def create(self, generator: torch.Generator | None) -> None:
+        q = len(self.levels)
+        start = 0.5 * torch.ones(q, q, dtype=torch.float64) + 0.5 * torch.eye(q, dtype=torch.float64)
+        W = torch.linalg.cholesky(start)
+        self.raw = nn.Parameter(W.tril(-1) + torch.diag_embed(W.diagonal().log()))
+
+    def view_factor(self) -> Tensor:
+        """W, (Q, Q); the diagonal is stored as its logarithm."""
+        return self.raw.tril(-1) + torch.diag_embed(self.raw.diagonal().exp())
+
+    def factor(self, values: Tensor) -> Tensor:
+        return self.view_factor()[values]
+
+
+class Categorical(IdLeaf):
+    """k = 1 for equal ids and 0 otherwise: every level has an effect of its own, unrelated to the others."""
+
+    @property
+    def rank(self) -> int:
+        return len(self.levels)
+
+    def text(self) -> str:
+        return f"Categorical({self.column!r})"
+
+    def create(self, generator: torch.Generator | None) -> None:
+        return None
+
+    def factor(self, values: Tensor) -> Tensor:
+        return nn.functional.one_hot(values, len(self.levels)).to(torch.float64)
+
+
+class Linear(Leaf):
+    """k(a, b) = a'b / s^2 for numeric columns, s the root mean square in the training table.
+
+    Args:
+        columns: one or more numeric columns, together one vector per row.
+    """
+
+    def __init__(self, *columns: str) -> None:
+        super().__init__()
+        if not columns:
+            raise ValueError("Linear needs at least one column, got none; write for example Linear('age')")
+        self.columns_read = tuple(columns)
+        self.scale: Tensor
+        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+
+    @property
+    def key(self) -> str:
+        return " x ".join(self.columns_read)
+
+    @property
+    def rank(self) -> int:
+        return len(self.columns_read)
+
+    def text(self) -> str:
+        return f"Linear({', '.join(map(repr, self.columns_read))})"
+
+    def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
+        values = table.numeric(self.columns_read)
+        rms = float(np.sqrt(np.mean(np.square(values)))) if values.size else 1.0
+        self.scale = torch.tensor(rms if rms > 0 else 1.0, dtype=torch.float64)
+
+    def code_leaf(self, table: Table) -> Column:
+        return code_numeric(table, self.columns_read)
+
+    def factor(self, values: Tensor) -> Tensor:
+        return values / self.scale
+
+    def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
+        return None
+
+
+def code_numeric(table: Table, columns: tuple[str, ...]) -> Column:
+    """Distinct values of numeric columns, (D, d), and which of them each row holds."""
+    distinct, index = np.unique(table.numeric(columns), axis=0, return_inverse=True)
+    return Column(torch.from_numpy(index.reshape(-1).astype(np.int64)), torch.from_numpy(distinct))

@@ -1,0 +1,196 @@
+"""Kernels over numeric columns on GPyTorch's covariance functions, through anchors.
+
+With anchors u and K_uu = L_u L_u', features are v(w) = L_u^-1 k(u, w), so v v' equals k on the anchors; what
+they miss elsewhere is the residual (FITC). Anchors are the distinct training values while these are few,
+k-means centres otherwise. Source: Snelson and Ghahramani 2006; docs/math.md.
+"""
+
+from __future__ import annotations
+
+import gpytorch
+import numpy as np
+import torch
+from scipy.cluster.vq import kmeans2
+from torch import Tensor
+
+from gppvae.data.table import Column, Table
+from gppvae.kernels.base import Leaf
+from gppvae.kernels.columns import code_numeric
+
+
+class StationaryLeaf(Leaf):
+    """A stationary covariance of unit variance.
+
+    Args:
+        columns: numeric columns, together one vector per row.
+        base: GPyTorch covariance function.
+        options: the arguments as the user wrote them, for `text`.
+        max_anchors: most anchors to use, R.
+        jitter: nugget on K_uu; the variance it takes from the features comes back as residual.
+    """
+
+    def __init__(
+        self,
+        columns: tuple[str, ...],
+        base: gpytorch.kernels.Kernel,
+        options: dict[str, float],
+        max_anchors: int,
+        jitter: float,
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if not columns or not all(isinstance(column, str) for column in columns):
+            raise ValueError(f"{name} needs column names, got {columns}; write for example {name}('time')")
+        if max_anchors < 1:
+            raise ValueError(f"{name} needs max_anchors of at least 1, got {max_anchors}; use for example 64")
+        self.columns_read = columns
+        self.base = base.double()
+        self.options = options
+        self.max_anchors, self.jitter = int(max_anchors), jitter
+        self.anchors: Tensor
+        self.register_buffer("anchors", torch.zeros(0, len(columns), dtype=torch.float64))
+
+    @property
+    def key(self) -> str:
+        return " x ".join(self.columns_read)
+
+    @property
+    def rank(self) -> int:
+        return self.anchors.shape[0]
+
+    def text(self) -> str:
+        words = [repr(column) for column in self.columns_read]
+        words += [f"{name}={value!r}" for name, value in self.options.items()]
+        if self.max_anchors != 64:
+            words.append(f"max_anchors={self.max_anchors}")
+        return f"{type(self).__name__}({', '.join(words)})"
+
+    def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
+        values = table.numeric(self.columns_read)
+        distinct = np.unique(values, axis=0)
+        self.complete = len(distinct) <= self.max_anchors
+        anchors = distinct if self.complete else self._centres(values, distinct)
+        self.anchors = torch.from_numpy(anchors)
+        if "lengthscale" not in self.options:
+            self._start_lengthscale(values)
+
+    def _centres(self, values: np.ndarray, distinct: np.ndarray) -> np.ndarray:
+        spread = values.std(axis=0) + 1e-12
+        step = max(1, len(distinct) // 20_000)
+        centres, _ = kmeans2(distinct[::step] / spread, self.max_anchors, minit="++", seed=0)
+        return np.unique(centres * spread, axis=0)
+
+    def _start_lengthscale(self, values: np.ndarray) -> None:
+        spread = float(values.std())
+        if spread > 0:
+            self.base.lengthscale = spread
+
+    def code_leaf(self, table: Table) -> Column:
+        return code_numeric(table, self.columns_read)
+
+    def covariance(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.base(a, b).to_dense()
+
+    def factor(self, values: Tensor) -> Tensor:
+        eye = torch.eye(self.rank, dtype=torch.float64, device=self.anchors.device)
+        L_u = torch.linalg.cholesky(self.covariance(self.anchors, self.anchors) + self.jitter * eye)
+        k_uw = self.covariance(self.anchors, values.to(self.anchors.dtype))
+        return torch.linalg.solve_triangular(L_u, k_uw, upper=False).T
+
+    def variance(self, values: Tensor) -> Tensor:
+        return torch.ones(values.shape[0], dtype=torch.float64, device=values.device)
+
+    def extra_state(self) -> dict[str, object]:
+        return {"complete": self.complete}
+
+    def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
+        self.complete = bool(extra["complete"])
+        self.anchors = torch.zeros_like(tensors["anchors"])
+
+
+class RBF(StationaryLeaf):
+    """Squared exponential, exp(-d^2 / (2 l^2)). Without `lengthscale` it starts at the column's spread."""
+
+    def __init__(
+        self, *columns: str, lengthscale: float | None = None, max_anchors: int = 64, jitter: float = 1e-8
+    ) -> None:
+        base = gpytorch.kernels.RBFKernel()
+        super().__init__(columns, base, _given(lengthscale=lengthscale), max_anchors, jitter)
+        _set_positive(self, base, lengthscale=lengthscale)
+
+
+class Matern(StationaryLeaf):
+    """Matern covariance with smoothness nu of 0.5, 1.5 or 2.5."""
+
+    def __init__(
+        self,
+        *columns: str,
+        nu: float = 2.5,
+        lengthscale: float | None = None,
+        max_anchors: int = 64,
+        jitter: float = 1e-8,
+    ) -> None:
+        if nu not in (0.5, 1.5, 2.5):
+            raise ValueError(f"Matern needs nu of 0.5, 1.5 or 2.5, got {nu}; 2.5 is the smoothest")
+        base = gpytorch.kernels.MaternKernel(nu=nu)
+        super().__init__(columns, base, {"nu": nu} | _given(lengthscale=lengthscale), max_anchors, jitter)
+        _set_positive(self, base, lengthscale=lengthscale)
+
+
+class RationalQuadratic(StationaryLeaf):
+    """A mixture of squared exponentials, (1 + d^2 / (2 a l^2))^-a."""
+
+    def __init__(
+        self,
+        *columns: str,
+        alpha: float = 1.0,
+        lengthscale: float | None = None,
+        max_anchors: int = 64,
+        jitter: float = 1e-8,
+    ) -> None:
+        base = gpytorch.kernels.RQKernel()
+        super().__init__(columns, base, {"alpha": alpha} | _given(lengthscale=lengthscale), max_anchors, jitter)
+        _set_positive(self, base, lengthscale=lengthscale, alpha=alpha)
+
+
+class Periodic(StationaryLeaf):
+    """exp(-2 sin^2(pi d / period) / l): equal again after one period, which stays as given.
+
+    The paper prints sin^2(d) with d in radians, of period pi; the angle must be halved (docs/math.md,
+    errata). GPyTorch's l is the paper's nu^2.
+
+    Args:
+        column: one numeric column.
+        period: in the column's own unit, for example 360 for degrees.
+    """
+
+    def __init__(
+        self,
+        column: str,
+        period: float,
+        *,
+        lengthscale: float | None = None,
+        max_anchors: int = 64,
+        jitter: float = 1e-8,
+    ) -> None:
+        base = gpytorch.kernels.PeriodicKernel()
+        options = {"period": float(period)} | _given(lengthscale=lengthscale)
+        super().__init__((column,), base, options, max_anchors, jitter)
+        _set_positive(self, base, period_length=float(period), lengthscale=lengthscale or 1.0)
+        base.raw_period_length.requires_grad_(False)
+
+    def _start_lengthscale(self, values: np.ndarray) -> None:
+        return None  # the starting value 1.0 is in units of the period already
+
+
+def _given(**options: float | None) -> dict[str, float]:
+    return {name: float(value) for name, value in options.items() if value is not None}
+
+
+def _set_positive(leaf: StationaryLeaf, base: gpytorch.kernels.Kernel, **options: float | None) -> None:
+    for name, value in options.items():
+        if value is None:
+            continue
+        if not (value > 0 and np.isfinite(value)):
+            raise ValueError(f"{type(leaf).__name__} needs a positive {name}, got {value}; use for example 1.0")
+        setattr(base, name, value)

@@ -1,0 +1,162 @@
+"""How the decoder's output becomes a distribution over samples: Gaussian, Bernoulli, negative binomial."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Mask = Tensor | None
+
+
+class Likelihood(nn.Module):
+    """p(y | decoder output). `mask` is True where a value was observed; None means everywhere."""
+
+    name: str
+
+    def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
+        """Negative log density per sample, (B,), summed over observed values."""
+        raise NotImplementedError
+
+    def mean(self, out: Tensor) -> Tensor:
+        """E[y], in the shape of the samples."""
+        raise NotImplementedError
+
+    def variance(self, out: Tensor) -> Tensor:
+        """Var[y | out], broadcastable to the samples."""
+        raise NotImplementedError
+
+    def encoder_input(self, y: Tensor) -> Tensor:
+        """What the encoder sees of a sample."""
+        return y
+
+    def check(self, lowest: float, highest: float, integers: bool) -> None:
+        """Raise ValueError when data in [lowest, highest] cannot come from this distribution."""
+        return None
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that rebuild this likelihood, as JSON values."""
+        return {"name": self.name}
+
+
+class Gaussian(Likelihood):
+    """y ~ N(out, pixel_var I).
+
+    Args:
+        pixel_var: sigma_y^2. It sets the trade-off between reconstruction and prior: the paper's lambda is
+            2 L pixel_var / K.
+        learn: fit it on the training set (the paper keeps it fixed, chosen on validation data).
+    """
+
+    name = "gaussian"
+
+    def __init__(self, pixel_var: float = 0.01, learn: bool = False) -> None:
+        super().__init__()
+        if not (pixel_var > 0 and math.isfinite(pixel_var)):
+            raise ValueError(f"pixel_var must be positive, got {pixel_var}; use for example 0.01")
+        self.log_pixel_var = nn.Parameter(torch.tensor(math.log(pixel_var)), requires_grad=learn)
+        self.learn = learn
+
+    @property
+    def pixel_var(self) -> Tensor:
+        return self.log_pixel_var.exp()
+
+    def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
+        if mask is None:
+            squares, count = (y - out).square().flatten(1).sum(1), float(y[0].numel())
+            return 0.5 * (squares / self.pixel_var + count * (self.log_pixel_var + math.log(2.0 * math.pi)))
+        terms = (y - out).square() / self.pixel_var + self.log_pixel_var + math.log(2.0 * math.pi)
+        return 0.5 * _masked_sum(terms, mask)
+
+    def mean(self, out: Tensor) -> Tensor:
+        return out
+
+    def variance(self, out: Tensor) -> Tensor:
+        return self.pixel_var.expand_as(out)
+
+    def config(self) -> dict[str, Any]:
+        return {"name": self.name, "pixel_var": float(self.pixel_var.detach()), "learn": self.learn}
+
+
+class Bernoulli(Likelihood):
+    """y in [0, 1], out = logits."""
+
+    name = "bernoulli"
+
+    def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
+        terms = nn.functional.binary_cross_entropy_with_logits(out, y, reduction="none")
+        return _masked_sum(terms, mask)
+
+    def mean(self, out: Tensor) -> Tensor:
+        return out.sigmoid()
+
+    def variance(self, out: Tensor) -> Tensor:
+        p = out.sigmoid()
+        return p * (1.0 - p)
+
+    def check(self, lowest: float, highest: float, integers: bool) -> None:
+        if lowest < 0.0 or highest > 1.0:
+            raise ValueError(
+                f"the bernoulli likelihood needs values in [0, 1], got [{lowest:g}, {highest:g}]; "
+                "rescale or use gaussian"
+            )
+
+
+class NegativeBinomial(Likelihood):
+    """Counts with mean exp(out) and variance mean + mean^2 / dispersion, one dispersion for all values."""
+
+    name = "negative_binomial"
+
+    def __init__(self, dispersion: float = 1.0) -> None:
+        super().__init__()
+        if not (dispersion > 0 and math.isfinite(dispersion)):
+            raise ValueError(f"dispersion must be positive, got {dispersion}; use for example 1.0")
+        self.log_dispersion = nn.Parameter(torch.tensor(math.log(dispersion)))
+
+    def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
+        r = self.log_dispersion.exp()
+        log_total = torch.logaddexp(self.log_dispersion, out)  # log(r + mean)
+        terms = torch.lgamma(r) + torch.lgamma(y + 1.0) - torch.lgamma(y + r)
+        terms = terms - r * (self.log_dispersion - log_total) - y * (out - log_total)
+        return _masked_sum(terms, mask)
+
+    def mean(self, out: Tensor) -> Tensor:
+        return out.exp()
+
+    def variance(self, out: Tensor) -> Tensor:
+        return out.exp() + (2.0 * out - self.log_dispersion).exp()
+
+    def encoder_input(self, y: Tensor) -> Tensor:
+        return torch.log1p(y)
+
+    def check(self, lowest: float, highest: float, integers: bool) -> None:
+        if lowest < 0 or not integers:
+            raise ValueError(
+                f"the negative_binomial likelihood needs counts 0, 1, 2 ..., got values in [{lowest:g}, {highest:g}]"
+                f"{'' if integers else ' that are not whole'}; pass raw counts or use gaussian"
+            )
+
+    def config(self) -> dict[str, Any]:
+        return {"name": self.name, "dispersion": float(self.log_dispersion.detach().exp())}
+
+
+LIKELIHOODS: dict[str, type[Likelihood]] = {cls.name: cls for cls in (Gaussian, Bernoulli, NegativeBinomial)}
+
+
+def make_likelihood(config: str | dict[str, Any] | Likelihood) -> Likelihood:
+    """A likelihood from its name, from `config()` of another, or as given."""
+    if isinstance(config, Likelihood):
+        return config
+    options = {"name": config} if isinstance(config, str) else dict(config)
+    name = options.pop("name", None)
+    if name not in LIKELIHOODS:
+        raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)}, got {name!r}; gaussian is the default")
+    return LIKELIHOODS[name](**options)
+
+
+def _masked_sum(terms: Tensor, mask: Mask) -> Tensor:
+    if mask is not None:
+        terms = torch.where(mask, terms, torch.zeros_like(terms))
+    return terms.flatten(1).sum(1)

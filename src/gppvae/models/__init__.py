@@ -1,0 +1,1 @@
+"""Networks and priors put together as modules, without training code."""

@@ -1,0 +1,47 @@
+"""The whole model: an autoencoder whose latents have a Gaussian process prior over table columns."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from gppvae.data.table import Rows
+from gppvae.kernels.base import Kernel
+from gppvae.kernels.features import Features
+from gppvae.models.vae import Autoencoder
+
+
+class GPPriorVAE(nn.Module):
+    """z_n = B'v(row_n) + eta_n, eta_n ~ N(0, alpha I); y_n = g(z_n) + noise.
+
+    Args:
+        autoencoder: networks and likelihood.
+        kernel: bound to the training table.
+        alpha: latent noise variance to start from.
+        latent_dim: L.
+    """
+
+    def __init__(self, autoencoder: Autoencoder, kernel: Kernel, alpha: float, latent_dim: int) -> None:
+        super().__init__()
+        self.autoencoder, self.kernel, self.latent_dim = autoencoder, kernel, latent_dim
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha), dtype=torch.float64))
+        self.split: str | None = None  # coded column kept apart in the Gram matrix, chosen at fit
+
+    @property
+    def alpha(self) -> Tensor:
+        return self.log_alpha.exp()
+
+    def features(self, rows: Rows) -> Features:
+        return self.kernel.features(rows, self.split)
+
+    def noise(self, rows: Rows) -> Tensor:
+        """Latent noise variance d of rows, () or (N,): alpha, plus the prior variance that features miss."""
+        if self.kernel.carries_training_variance:
+            return self.alpha
+        return self.alpha + self.kernel.residual(rows)
+
+    def to_gp(self, x: Tensor) -> Tensor:
+        """Network output as the GP wants it: float64, on the GP's device."""
+        return x.to(self.log_alpha.device).to(torch.float64)

@@ -1,0 +1,1 @@
+"""Encoders and decoders: convolutional, fully connected, and the paper's two architectures."""

@@ -1,0 +1,99 @@
+"""Convolutional networks of any width, the paper's two among them.
+
+MNIST (Figure S1): three stages of one 3x3 convolution with 8 channels. Faces (Figure S2): five stages of
+two 3x3 convolutions with 32 channels. ELU between layers, none after the last.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+ImageShape = tuple[int, int, int]
+
+
+class ConvEncoder(nn.Module):
+    """Image to the mean and log-variance of q(z): each stage ends in a convolution of stride 2.
+
+    Args:
+        shape: (channels, height, width) of the images.
+        latent_dim: L.
+        channels: of each stage.
+        convs_per_stage: convolutions in a stage, the last one strided.
+    """
+
+    def __init__(
+        self,
+        shape: ImageShape,
+        latent_dim: int,
+        channels: tuple[int, ...] = (8, 8, 8),
+        convs_per_stage: int = 1,
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        previous, (height, width) = shape[0], shape[1:]
+        for width_out in channels:
+            for number in range(convs_per_stage):
+                stride = 2 if number == convs_per_stage - 1 else 1
+                layers += [nn.Conv2d(previous, width_out, 3, stride=stride, padding=1), nn.ELU()]
+                previous = width_out
+            height, width = (height + 1) // 2, (width + 1) // 2
+        self.convolutions = nn.Sequential(*layers)
+        self.dense = nn.Linear(previous * height * width, 2 * latent_dim)
+
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        mean, logvar = self.dense(self.convolutions(y).flatten(1)).chunk(2, dim=1)
+        return mean, logvar
+
+
+class ConvDecoder(nn.Module):
+    """Latent to image: dense to a small grid, then per stage up-sampling by 2 and 3x3 convolutions.
+
+    A 28 x 28 image grows 4, 8, 14, 28: the last stage but one has no padding (Figure S1). Other sizes that
+    do not come out even are cropped at the end.
+
+    Args:
+        shape: (channels, height, width) of the images.
+        latent_dim: L.
+        channels: of each stage, in the order of the encoder (they are used backwards).
+        convs_per_stage: convolutions in a stage.
+        smooth: up-sample bilinearly and end in one more convolution, for wide networks.
+    """
+
+    def __init__(
+        self,
+        shape: ImageShape,
+        latent_dim: int,
+        channels: tuple[int, ...] = (8, 8, 8),
+        convs_per_stage: int = 1,
+        smooth: bool = False,
+    ) -> None:
+        super().__init__()
+        stages = len(channels)
+        self.shape = shape
+        grid = [-(-size // 2**stages) for size in shape[1:]]
+        overshoot = [start * 2**stages - size for start, size in zip(grid, shape[1:], strict=True)]
+        trimmed = stages - 2 if overshoot == [4, 4] and stages >= 2 else None
+        widths = channels[::-1]
+        self.dense = nn.Linear(latent_dim, widths[0] * grid[0] * grid[1])
+        self.grid = (widths[0], grid[0], grid[1])
+        layers: list[nn.Module] = []
+        previous = widths[0]
+        for stage in range(stages):
+            layers.append(nn.Upsample(scale_factor=2, mode="bilinear" if smooth else "nearest"))
+            for number in range(convs_per_stage):
+                last = stage == stages - 1 and number == convs_per_stage - 1 and not smooth
+                width_out = shape[0] if last else widths[min(stage + 1, stages - 1)]
+                padding = 0 if stage == trimmed and number == 0 else 1
+                layers.append(nn.Conv2d(previous, width_out, 3, padding=padding))
+                previous = width_out
+                if not last:
+                    layers.append(nn.ELU())
+        if smooth:
+            layers.append(nn.Conv2d(previous, shape[0], 3, padding=1))
+        self.convolutions = nn.Sequential(*layers)
+
+    def forward(self, z: Tensor) -> Tensor:
+        grid = nn.functional.elu(self.dense(z)).unflatten(1, self.grid)
+        image = self.convolutions(grid)
+        return torch.narrow(torch.narrow(image, 2, 0, self.shape[1]), 3, 0, self.shape[2])

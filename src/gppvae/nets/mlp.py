@@ -1,0 +1,46 @@
+"""Fully connected networks for samples that are vectors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from torch import Tensor, nn
+
+
+class MLPEncoder(nn.Module):
+    """Vector to the mean and log-variance of q(z).
+
+    Args:
+        shape: of one sample; it is flattened.
+        latent_dim: L.
+        hidden: widths of the hidden layers.
+    """
+
+    def __init__(self, shape: tuple[int, ...], latent_dim: int, hidden: tuple[int, ...] = (128, 128)) -> None:
+        super().__init__()
+        self.layers = _stack((math.prod(shape), *hidden, 2 * latent_dim))
+
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        mean, logvar = self.layers(y.flatten(1)).chunk(2, dim=1)
+        return mean, logvar
+
+
+class MLPDecoder(nn.Module):
+    """Latent to vector, of the shape of one sample; hidden layers in the order of the encoder."""
+
+    def __init__(self, shape: tuple[int, ...], latent_dim: int, hidden: tuple[int, ...] = (128, 128)) -> None:
+        super().__init__()
+        self.shape = shape
+        self.layers = _stack((latent_dim, *hidden[::-1], math.prod(shape)))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.layers(z).unflatten(1, self.shape)
+
+
+def _stack(widths: tuple[int, ...]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for number, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
+        layers += [nn.ELU()] if number else []
+        layers.append(nn.Linear(n_in, n_out))
+    return nn.Sequential(*layers)

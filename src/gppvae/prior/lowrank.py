@@ -1,0 +1,71 @@
+"""The low-rank algebra, K = V V' + D: one Cholesky factor of the H x H capacitance C = I + V'D^-1 V."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gppvae.prior.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """Statistics in the H x H form of the equations; T is None when Z was sampled."""
+
+    S: Tensor  # (H, H)
+    R: Tensor  # (H, L)
+    T: Tensor | None  # (H, H)
+    sums: Tensor  # (4,) t, u, e, N
+
+    def capacitance_cholesky(self) -> Tensor:
+        """L_C with L_C L_C' = C = I + S, (H, H). Cost O(H^3)."""
+        return torch.linalg.cholesky(self.S + torch.eye(self.S.shape[0], dtype=self.S.dtype, device=self.S.device))
+
+
+def assemble(stats: Statistics, tables: list[Tensor], sizes: list[int]) -> Assembled:
+    """Widen grouped sums by the view tables: block ij of S is sum_q A_q,ij (x) w_i,q w_j,q'.
+
+    Source: docs/math.md, "Structured Gram". Cost O(Q H^2), whatever N is.
+    """
+    A, B, A_var = stats.split()
+    R = [torch.einsum("qml,qr->mrl", b, w).flatten(0, 1) for b, w in zip(B.split(sizes, 1), tables, strict=True)]
+    T = None if A_var is None else _widen(A_var, tables, sizes)
+    return Assembled(_widen(A, tables, sizes), torch.cat(R), T, stats.sums)
+
+
+def _widen(A: Tensor, tables: list[Tensor], sizes: list[int]) -> Tensor:
+    rows = []
+    for A_i, w_i in zip(A.split(sizes, 1), tables, strict=True):
+        blocks = []
+        for A_ij, w_j in zip(A_i.split(sizes, 2), tables, strict=True):
+            Q, m_i, m_j = A_ij.shape
+            ww = (w_i.unsqueeze(2) * w_j.unsqueeze(1)).reshape(Q, -1)  # (Q, R_i R_j)
+            block = (A_ij.reshape(Q, -1).T @ ww).reshape(m_i, m_j, w_i.shape[1], w_j.shape[1])
+            blocks.append(block.permute(0, 2, 1, 3).reshape(m_i * w_i.shape[1], m_j * w_j.shape[1]))
+        rows.append(torch.cat(blocks, dim=1))
+    return torch.cat(rows, dim=0)
+
+
+def gp_nll(stats: Statistics, tables: list[Tensor], sizes: list[int]) -> Tensor:
+    """Expected negative log density of the latents under the GP prior, summed over L.
+
+    With C = I + S and D the diagonal noise:
+        1/2 [t - tr R'C^-1 R + u - tr C^-1 T + L (sum log d + logdet C) + N L log 2 pi]
+    For sampled Z: u = 0, T absent. Source: Casale et al. 2018, "Efficient GP computations"; docs/math.md.
+
+    Args:
+        stats: grouped sums over all rows.  tables, sizes: of the kernel's features.
+    Cost: O(H^3 + H^2 L + Q H^2), whatever N is.
+    """
+    full = assemble(stats, tables, sizes)
+    t, u, e, n = full.sums
+    L = stats.n_latents
+    L_C = full.capacitance_cholesky()
+    quad = t - torch.linalg.solve_triangular(L_C, full.R, upper=False).square().sum()  # Woodbury
+    if full.T is not None:
+        quad = quad + u - torch.cholesky_solve(full.T, L_C).diagonal().sum()
+    logdet = e + 2.0 * L_C.diagonal().log().sum()  # determinant lemma
+    return 0.5 * (quad + L * logdet + n * L * math.log(2.0 * math.pi))

@@ -1,0 +1,92 @@
+"""Sums over samples that are all the GP needs to know about the data.
+
+With weights c_n = 1/d_n, d_n the latent noise variance of row n (alpha, plus the residual of the features),
+encoder means mu and sbar_n = sum_l s2_nl:
+
+    S = sum c v v'   R = sum c v mu'   T = sum c^2 sbar v v'   t = sum c |mu|^2   u = sum c sbar   e = sum log d
+
+For one noise level these are the S/alpha, R/alpha ... of docs/math.md. Rows v_n = x_n (x) w_{q_n} are summed
+per group q, so nothing wider than x is ever formed: cost O(N M (2M + L)) instead of O(N H (2H + L)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gppvae.kernels.features import Features
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Grouped sums of a set of rows; add them to join sets.
+
+    Attributes:
+        outer: (Q, M, M + L + M), per group the sums of x [c x, c mu, c^2 sbar x]'; the last M columns
+            are missing when Z was sampled.
+        sums: (4,) t, u, e and the number of rows N.
+        n_latents: L.
+    """
+
+    outer: Tensor
+    sums: Tensor
+    n_latents: int
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return Statistics(self.outer + other.outer, self.sums + other.sums, self.n_latents)
+
+    def scaled(self, factor: float) -> Statistics:
+        """The statistics of `factor` copies of the rows."""
+        return Statistics(self.outer * factor, self.sums * factor, self.n_latents)
+
+    def split(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Grouped parts of S (Q, M, M), R (Q, M, L) and T (Q, M, M) or None."""
+        M, L = self.outer.shape[1], self.n_latents
+        has_var = self.outer.shape[2] > M + L
+        return (
+            self.outer[:, :, :M],
+            self.outer[:, :, M : M + L],
+            self.outer[:, :, M + L :] if has_var else None,
+        )
+
+
+def statistics(features: Features, mean: Tensor, var: Tensor | None, noise: Tensor) -> Statistics:
+    """Sums over these rows.
+
+    Args:
+        features: of the rows, x (N, M).  mean: encoder means or a sampled Z, (N, L).
+        var: encoder variances (N, L), or None when `mean` is a sample.
+        noise: d, (N,) or ().
+    """
+    right, sums = _weighted(features, mean, var, noise)
+    order, counts = _sorted_by_group(features)
+    parts = zip(features.x[order].split(counts), right[order].split(counts), strict=True)
+    return Statistics(torch.stack([x.T @ r for x, r in parts]), sums, mean.shape[1])
+
+
+def inner(pull: Statistics, features: Features, mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
+    """<pull, statistics(rows)> without forming the rows' own sums: its gradient is the batch's share."""
+    right, sums = _weighted(features, mean, var, noise)
+    order, counts = _sorted_by_group(features)
+    lefts = [x @ g for x, g in zip(features.x[order].split(counts), pull.outer, strict=True)]
+    return (torch.cat(lefts) * right[order]).sum() + (pull.sums * sums).sum()
+
+
+def _weighted(features: Features, mean: Tensor, var: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
+    n = mean.shape[0]
+    d = noise.expand(n)
+    c = (1.0 / d).unsqueeze(1)  # (N, 1)
+    t, e = (c * mean.square()).sum(), d.log().sum()
+    count = torch.as_tensor(float(n), dtype=mean.dtype, device=mean.device)
+    if var is None:
+        return torch.cat([c * features.x, c * mean], dim=1), torch.stack([t, torch.zeros_like(t), e, count])
+    sbar = var.sum(1, keepdim=True)
+    right = torch.cat([c * features.x, c * mean, c.square() * sbar * features.x], dim=1)
+    return right, torch.stack([t, (c * sbar).sum(), e, count])
+
+
+def _sorted_by_group(features: Features) -> tuple[Tensor, list[int]]:
+    order = torch.argsort(features.group)
+    return order, torch.bincount(features.group, minlength=features.n_groups).tolist()

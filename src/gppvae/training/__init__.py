@@ -1,0 +1,1 @@
+"""The training loop, phases as data, checkpoints and progress."""

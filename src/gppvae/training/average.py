@@ -1,0 +1,37 @@
+"""Running average of parameters, with the bias of its start removed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class RunningAverage:
+    """a <- decay a + (1 - decay) p after every step, decay starting low: min(decay, (1 + k) / (10 + k))."""
+
+    def __init__(self, parameters: list[nn.Parameter], decay: float) -> None:
+        self.parameters, self.decay, self.steps = parameters, decay, 0
+        self.values = [p.detach().clone() for p in parameters]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        decay = min(self.decay, (1.0 + self.steps) / (10.0 + self.steps))
+        self.steps += 1
+        for value, parameter in zip(self.values, self.parameters, strict=True):
+            value.lerp_(parameter.detach(), 1.0 - decay)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange average and current values; twice is no change."""
+        for value, parameter in zip(self.values, self.parameters, strict=True):
+            kept = parameter.detach().clone()
+            parameter.copy_(value)
+            value.copy_(kept)
+
+    def state(self) -> dict[str, Tensor]:
+        values = {f"value{k}": value for k, value in enumerate(self.values)}
+        return values | {"steps": torch.tensor(self.steps)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        self.steps = int(state["steps"])
+        self.values = [state[f"value{k}"].clone() for k in range(len(self.values))]

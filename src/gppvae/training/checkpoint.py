@@ -1,0 +1,76 @@
+"""Tensors and JSON in one file that is either whole or not there. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor
+
+FORMAT = "gppvae-1"
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write to a temporary name in the same folder, flush to disk, rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    """Tensors with JSON beside them in the header, one file, renamed into place."""
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    header = {"format": FORMAT, "meta": json.dumps(meta), "sha256": _digest(plain)}
+    write_bytes(path, save_safetensors(plain, metadata=header))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write_tensors` wrote; a missing, cut, damaged or foreign file is one clear ValueError."""
+    if not path.is_file():
+        raise FileNotFoundError(f"expected a gppvae file at {path}, found none; check the folder's name")
+    content = path.read_bytes()
+    try:
+        tensors = load_safetensors(content)
+        size = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + size]).get("__metadata__", {})
+    except (SafetensorError, ValueError, UnicodeDecodeError):
+        raise ValueError(f"{path} is cut short or not a gppvae file; restore it from a copy or fit again") from None
+    if header.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} was not written by this version of gppvae (expected format {FORMAT}, "
+            f"got {header.get('format', 'none')}); fit again or use the version that wrote it"
+        )
+    if header.get("sha256") != _digest(tensors):
+        raise ValueError(f"{path} is damaged (its checksum does not match); restore it from a copy or fit again")
+    return tensors, json.loads(header["meta"])
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The entries whose name starts with `prefix.`, without it."""
+    return {name[len(prefix) + 1 :]: t for name, t in tensors.items() if name.startswith(prefix + ".")}
+
+
+def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}

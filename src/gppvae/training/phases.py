@@ -1,0 +1,104 @@
+"""Phases as data: what is trained, how, for how long."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from gppvae.inference import INFERENCES, Inference
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.vae import Autoencoder
+
+GROUPS = ("encoder", "decoder", "prior", "weights")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of training.
+
+    Attributes:
+        name: for logs.  inference: a name of INFERENCES.  epochs: passes over the data.
+        lr: learning rate of each trained group (encoder, decoder, prior, weights); others stay fixed.
+        decay: "constant", or "cosine" to zero over the phase.
+        warmup: share of the phase in which the rate climbs linearly.
+        average: decay of a running average of the parameters, taken over at the end (0: none).
+        options: further arguments of the inference.
+    """
+
+    name: str
+    inference: str
+    epochs: int
+    lr: dict[str, float]
+    decay: str = "constant"
+    warmup: float = 0.0
+    average: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.inference not in INFERENCES:
+            raise ValueError(f"inference must be one of {', '.join(INFERENCES)}, got {self.inference!r}")
+        unknown = [group for group in self.lr if group not in GROUPS]
+        if unknown:
+            raise ValueError(f"phase {self.name!r} can train {', '.join(GROUPS)}, got {unknown}; correct its lr")
+        if self.epochs < 0:
+            raise ValueError(f"phase {self.name!r} needs epochs of at least 0, got {self.epochs}")
+        if self.decay not in ("constant", "cosine"):
+            raise ValueError(f"phase {self.name!r}: decay must be 'constant' or 'cosine', got {self.decay!r}")
+
+    def rate(self, progress: float) -> float:
+        """Factor on the learning rates at `progress` in [0, 1) through the phase."""
+        if progress < self.warmup:
+            return (progress + 1e-3) / self.warmup
+        return 1.0 if self.decay == "constant" else 0.5 * (1.0 + math.cos(math.pi * progress))
+
+    def make_inference(self, model: GPPriorVAE | Autoencoder) -> Inference:
+        return INFERENCES[self.inference](model, **self.options)
+
+
+def parameter_groups(model: GPPriorVAE | Autoencoder, inference: Inference) -> dict[str, list[nn.Parameter]]:
+    """Parameters by group, those that can be trained at all."""
+    autoencoder = model.autoencoder if isinstance(model, GPPriorVAE) else model
+    groups = {
+        "encoder": list(autoencoder.encoder.parameters()),
+        "decoder": [*autoencoder.decoder.parameters(), *autoencoder.likelihood.parameters()],
+        "prior": [*model.kernel.parameters(), model.log_alpha] if isinstance(model, GPPriorVAE) else [],
+        "weights": list(inference.parameters()),
+    }
+    return {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
+
+
+def plan(
+    schedule: str = "joint",
+    inference: str = "exact",
+    epochs: int = 100,
+    warmup_epochs: int = 100,
+    gp_epochs: int = 100,
+    lr: float = 1e-3,
+    prior_lr: float = 1e-2,
+) -> list[Phase]:
+    """The standard phases of a fit.
+
+    Args:
+        schedule: "joint" trains everything in the last phase, "disjoint" leaves the networks as the VAE
+            warm-up made them (the paper's GPPVAE-joint and -dis).
+        inference: of the joint phase.
+        epochs, warmup_epochs, gp_epochs: of the joint, VAE and GP-only phases.
+        lr: of the networks.  prior_lr: of kernel and weights where the networks are fixed or not coded.
+    """
+    if schedule not in ("joint", "disjoint"):
+        raise ValueError(f"schedule must be 'joint' or 'disjoint', got {schedule!r}; 'joint' is the default")
+    networks = {"encoder": lr, "decoder": lr}
+    if inference == "global":
+        rates = {"decoder": 2.0 * lr, "prior": prior_lr, "weights": prior_lr}
+        distil = Phase("encoder", "distill", max(1, epochs // 4), {"encoder": 2.0 * lr}, "cosine")
+        return [Phase("global", "global", epochs, rates, "cosine", average=0.999), distil]
+    phases = [
+        Phase("vae_warmup", "vae", warmup_epochs, networks),
+        Phase("gp_only", "fixed", gp_epochs, {"prior": prior_lr}),
+    ]
+    if schedule == "joint":
+        phases.append(Phase("joint", inference, epochs, networks | {"prior": lr}))
+    return [phase for phase in phases if phase.epochs > 0]
