@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.arrays import Samples
 from gppvae.data.batches import Batch, Epoch, derive_seed
-from gppvae.data.table import Rows, Table
+from gppvae.data.table import Table
 from gppvae.estimator.base import Estimator, NotFittedError, _whole
 from gppvae.estimator.saving import kernel_extras, load_model, load_weights, restore_kernel, save_model
-from gppvae.inference import Inference
+from gppvae.estimator.validation import same_length, validator
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
 from gppvae.likelihoods import Likelihood
@@ -134,7 +133,7 @@ class GPPVAE(Estimator):
         for column in kernel.columns():
             rows_table[column]  # a missing column is told before the samples are read
         data = self._training_samples(samples)
-        _same_length(data, rows_table)
+        same_length(data, rows_table)
         kernel.bind(rows_table, torch.Generator().manual_seed(derive_seed(self.seed, 1)))
         self.shape_ = data.shape
         model = GPPriorVAE(self._build_autoencoder(data.shape), kernel, self.alpha, self.latent_dim)
@@ -142,7 +141,10 @@ class GPPVAE(Estimator):
         model.log_alpha.data = model.log_alpha.data.to(self._gp_device())
         rows = kernel.code(rows_table)
         model.split = kernel.best_split(rows)
-        validate = None if validation is None else self._validator(model, *validation)
+        validate = None
+        if validation is not None:
+            held_out = self._samples(validation[0]), Table(validation[1])
+            validate = validator(model, *held_out, self.batch_size, self._torch_device())
         folder = None if out is None else RunFolder(out)
         trainer = self._train(model, self._phases(), data, rows, folder, validate, progress, checkpoint_seconds)
         self.model_, self.weights_ = model, trainer.weights
@@ -201,33 +203,6 @@ class GPPVAE(Estimator):
             "own_networks": self.encoder is not None,
         }
         return {name: getattr(self, name) for name in plain} | own
-
-    def _validator(self, model: GPPriorVAE, samples: Any, table: Any):  # type: ignore[no-untyped-def]
-        """Validation error per epoch: of predictions where all ids are known, else of reconstructions."""
-        data = self._samples(samples)
-        data.check()
-        data.keep_in_memory()
-        rows_table = Table(table)
-        _same_length(data, rows_table)
-        try:
-            rows = model.kernel.code(rows_table)
-        except ValueError:
-            rows = None  # unseen ids: the encoder can still be judged
-        device = self._torch_device()
-
-        @torch.no_grad()
-        def validate(inference: Inference, train: Epoch) -> dict[str, float]:
-            if inference.name in ("fixed", "distill"):
-                return {}
-            if rows is None or inference.name == "vae":
-                epoch = Epoch(data, Rows({}, len(data)), self.batch_size, None, device)
-                return {"valid_mse_reconstruction": _mse(epoch, lambda batch: _reconstruct(model.autoencoder, batch))}
-            weights = inference.weights(train)
-            assert weights is not None
-            epoch = Epoch(data, rows, self.batch_size, None, device)
-            return {"valid_mse_prediction": _mse(epoch, lambda batch: decode_mean(model, weights, batch.rows))}
-
-        return validate
 
     # -- asking
 
@@ -308,7 +283,7 @@ class GPPVAE(Estimator):
         model, _ = self._fitted
         data, rows_table = self._samples(samples), Table(table)
         data.check()
-        _same_length(data, rows_table)
+        same_length(data, rows_table)
         total = 0.0
         epoch = Epoch(data, model.kernel.code(rows_table), self.batch_size, None, self._torch_device())
         for batch in epoch:
@@ -382,26 +357,6 @@ def _constructor_arguments(settings: dict[str, Any]) -> dict[str, Any]:
     phases = settings.get("phases")
     kept = {name: value for name, value in settings.items() if name not in ("own_networks", "data", "phases")}
     return kept | ({"phases": [Phase(**phase) for phase in phases]} if phases else {})
-
-
-def _same_length(data: Samples, table: Table) -> None:
-    if len(data) != len(table):
-        raise ValueError(f"expected one table row per sample, got {len(data)} samples and {len(table)} rows")
-
-
-def _reconstruct(autoencoder: Autoencoder, batch: Batch) -> Tensor:
-    return autoencoder.likelihood.mean(autoencoder.decode(autoencoder.encode(batch.y)[0]))
-
-
-def _mse(epoch: Epoch, predict: Any) -> float:
-    total, count = 0.0, 0.0
-    for batch in epoch:
-        error = (batch.y - predict(batch)).square()
-        if batch.mask is not None:
-            error = error * batch.mask
-        total += float(error.sum())
-        count += float(error.numel() if batch.mask is None else batch.mask.sum())
-    return total / max(count, 1.0)
 
 
 def _moments(draws: Any, include_noise: bool) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,66 @@
+"""Errors on data that are not trained on, after every so many epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gppvae.data.arrays import Samples
+from gppvae.data.batches import Batch, Epoch
+from gppvae.data.table import Rows, Table
+from gppvae.inference import Inference
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.predict import decode_mean
+from gppvae.models.vae import Autoencoder
+from gppvae.training.loop import Validate
+
+
+def same_length(data: Samples, table: Table) -> None:
+    if len(data) != len(table):
+        raise ValueError(
+            f"expected one table row per sample, got {len(data)} samples and {len(table)} rows; match them"
+        )
+
+
+def validator(model: GPPriorVAE, data: Samples, table: Table, batch_size: int, device: torch.device) -> Validate:
+    """MSE of predictions where all ids are known from training, else of reconstructions."""
+    data.check()
+    data.keep_in_memory()
+    same_length(data, table)
+    try:
+        rows = model.kernel.code(table)
+    except ValueError:
+        rows = None  # unseen ids: the encoder can still be judged
+
+    @torch.no_grad()
+    def validate(inference: Inference, train: Epoch) -> dict[str, float]:
+        if inference.name in ("fixed", "distill"):
+            return {}
+        if inference.name == "vae" or (rows is None and inference.name != "global"):
+            epoch = Epoch(data, Rows({}, len(data)), batch_size, None, device)
+            return {"valid_mse_reconstruction": mean_squared_error(epoch, lambda b: _reconstruct(model.autoencoder, b))}
+        weights = inference.weights(train)
+        if rows is None or weights is None:
+            return {}
+        epoch = Epoch(data, rows, batch_size, None, device)
+        return {"valid_mse_prediction": mean_squared_error(epoch, lambda b: decode_mean(model, weights, b.rows))}
+
+    return validate
+
+
+def mean_squared_error(epoch: Epoch, predict: Callable[[Batch], Tensor]) -> float:
+    """Mean over all observed values of the squared error of `predict`."""
+    total, count = 0.0, 0.0
+    for batch in epoch:
+        error = (batch.y - predict(batch)).square()
+        if batch.mask is not None:
+            error = error * batch.mask
+        total += float(error.sum())
+        count += float(error.numel() if batch.mask is None else batch.mask.sum())
+    return total / max(count, 1.0)
+
+
+def _reconstruct(autoencoder: Autoencoder, batch: Batch) -> Tensor:
+    return autoencoder.likelihood.mean(autoencoder.decode(autoencoder.encode(batch.y)[0]))
