@@ -34,6 +34,7 @@ class Estimator(abc.ABC):
         self,
         latent_dim: int,
         network: str,
+        width: int | None,
         encoder: nn.Module | None,
         decoder: nn.Module | None,
         likelihood: str | dict[str, Any] | Likelihood,
@@ -47,7 +48,8 @@ class Estimator(abc.ABC):
         seed: int,
         device: str | None,
     ) -> None:
-        self.latent_dim, self.network, self.encoder, self.decoder = latent_dim, network, encoder, decoder
+        self.latent_dim, self.network, self.width = latent_dim, network, width
+        self.encoder, self.decoder = encoder, decoder
         self.likelihood, self.pixel_var, self.batch_size = likelihood, pixel_var, batch_size
         self.patience, self.validate_every = patience, validate_every
         self.channels, self.scale, self.missing = channels, scale, missing
@@ -73,6 +75,8 @@ class Estimator(abc.ABC):
     def _check_settings(self) -> None:
         _whole("latent_dim", self.latent_dim, 1)
         _whole("batch_size", self.batch_size, 1)
+        if self.width is not None:
+            _whole("width", self.width, 1)
         if self.network not in NETWORKS:
             raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}")
         if (self.encoder is None) != (self.decoder is None):
@@ -113,7 +117,7 @@ class Estimator(abc.ABC):
             if self.encoder is not None and self.decoder is not None:
                 encoder, decoder = self.encoder, self.decoder
             else:
-                encoder, decoder = build_networks(self.network, shape, self.latent_dim)
+                encoder, decoder = build_networks(self.network, shape, self.latent_dim, self.width)
         check_networks(encoder, decoder, shape, self.latent_dim)
         likelihood = make_likelihood(self._likelihood_config())
         return Autoencoder(encoder, decoder, likelihood).to(self._torch_device())

@@ -50,6 +50,7 @@ class GPPVAE(Estimator):
         kernel: over named columns, as an expression of kernels or as text.
         latent_dim: L.
         network: "auto", "conv" (the paper's MNIST network), "wide", "faces", "mlp"; or give `encoder`, `decoder`.
+        width: channels of every layer of a named network; its own default when None.
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y.
         likelihood: "gaussian", "bernoulli", "negative_binomial" or a Likelihood.
         pixel_var: sigma_y^2 of the Gaussian; larger trusts the prior more.
@@ -72,6 +73,7 @@ class GPPVAE(Estimator):
         latent_dim: int = 16,
         *,
         network: str = "auto",
+        width: int | None = None,
         encoder: nn.Module | None = None,
         decoder: nn.Module | None = None,
         likelihood: str | dict[str, Any] | Likelihood = "gaussian",
@@ -95,7 +97,7 @@ class GPPVAE(Estimator):
         device: str | None = None,
     ) -> None:
         super().__init__(
-            latent_dim, network, encoder, decoder, likelihood, pixel_var, batch_size, patience, validate_every,
+            latent_dim, network, width, encoder, decoder, likelihood, pixel_var, batch_size, patience, validate_every,
             channels, scale, missing, seed, device,
         )  # fmt: skip
         self.kernel = kernel
@@ -192,7 +194,7 @@ class GPPVAE(Estimator):
 
     def settings(self) -> dict[str, Any]:
         plain = (
-            "latent_dim", "network", "pixel_var", "alpha", "inference", "schedule", "epochs", "warmup_epochs",
+            "latent_dim", "network", "width", "pixel_var", "alpha", "inference", "schedule", "epochs", "warmup_epochs",
             "gp_epochs", "lr", "prior_lr", "batch_size", "patience", "validate_every", "channels", "scale",
             "missing", "seed",
         )  # fmt: skip

@@ -33,6 +33,7 @@ class VAE(Estimator):
         latent_dim: int = 16,
         *,
         network: str = "auto",
+        width: int | None = None,
         encoder: nn.Module | None = None,
         decoder: nn.Module | None = None,
         likelihood: str | dict[str, Any] | Likelihood = "gaussian",
@@ -49,7 +50,7 @@ class VAE(Estimator):
         device: str | None = None,
     ) -> None:
         super().__init__(
-            latent_dim, network, encoder, decoder, likelihood, pixel_var, batch_size, patience, validate_every,
+            latent_dim, network, width, encoder, decoder, likelihood, pixel_var, batch_size, patience, validate_every,
             channels, scale, missing, seed, device,
         )  # fmt: skip
         self.epochs, self.lr = epochs, lr
@@ -106,7 +107,7 @@ class VAE(Estimator):
 
     def settings(self) -> dict[str, Any]:
         plain = (
-            "latent_dim", "network", "pixel_var", "epochs", "lr", "batch_size", "patience", "validate_every",
+            "latent_dim", "network", "width", "pixel_var", "epochs", "lr", "batch_size", "patience", "validate_every",
             "channels", "scale", "missing", "seed",
         )  # fmt: skip
         likelihood = self.likelihood.config() if isinstance(self.likelihood, Likelihood) else self.likelihood

@@ -129,10 +129,7 @@ def recon_nll(autoencoder: Autoencoder, batch: Batch, z: Tensor) -> Tensor:
     return autoencoder.likelihood.nll(batch.y, autoencoder.decode(z), batch.mask).sum()
 
 
-def predictive_latents(model: GPPriorVAE, weights: WeightPosterior, batch: Batch) -> Tensor:
-    """A draw of z at the batch's rows from q(B) and the latent noise, in the networks' type."""
-    V = model.features(batch.rows).dense()
-    f = weights.mean_at(V)
-    var = weights.var_at(V) + model.noise(batch.rows).reshape(-1, 1)
-    noise = model.to_gp(batch.noise(f.shape[1]))
-    return (f + var.sqrt() * noise).to(batch.y.dtype).to(batch.y.device)
+def draw_latents(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:
+    """z ~ N(mean, var) with the batch's own noise, from the GP's type to the networks'."""
+    noise = batch.noise(mean.shape[1])
+    return mean.to(noise) + var.sqrt().to(noise) * noise

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gppvae.data.batches import Epoch
-from gppvae.inference.base import Inference, LossTerms, predictive_latents, recon_nll
+from gppvae.inference.base import Inference, LossTerms, draw_latents, recon_nll
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import DiagonalCovariance, WeightPosterior
 
@@ -44,8 +44,9 @@ class Global(Inference):
         model = self._model[0]
         for batch in epoch:
             weights, n = self.posterior(), len(batch)
-            z = predictive_latents(model, weights, batch)
-            recon = recon_nll(model.autoencoder, batch, z)
+            V = model.features(batch.rows).dense()
+            var = weights.var_at(V) + model.noise(batch.rows).reshape(-1, 1)
+            recon = recon_nll(model.autoencoder, batch, draw_latents(weights.mean_at(V), var, batch))
             kl, penalty = weights.kl(), model.kernel.neg_log_prior()
             (recon / n + ((kl + penalty) / epoch.n_rows).to(recon.device, recon.dtype)).backward()
             yield LossTerms.without_encoder(recon, kl, penalty, n, epoch.n_rows)

@@ -12,14 +12,14 @@ from gppvae.inference.base import (
     GPArguments,
     GPInference,
     LossTerms,
-    predictive_latents,
+    draw_latents,
     recon_nll,
     sum_statistics,
 )
 from gppvae.inference.running import RunningStatistics
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.lowrank import assemble
-from gppvae.prior.posterior import WeightPosterior, condition
+from gppvae.prior.posterior import SharedCovariance, WeightPosterior, condition
 from gppvae.prior.statistics import Statistics, statistics
 
 
@@ -63,12 +63,17 @@ class PosteriorCoding(GPInference):
     def _batch_loss(self, batch: Batch, running: Statistics, n_rows: int) -> tuple[LossTerms, Statistics]:
         model, n = self.model, len(batch)
         arguments = self._pseudo_observations(batch)
-        features, part = arguments[0], statistics(*arguments)
+        features, mean, _, noise = arguments
+        part = statistics(*arguments)
         kept = Statistics(part.outer.detach(), part.sums.detach(), part.n_latents)
-        # Value of the running sums, gradient of the batch's own rows: each row is visited once per epoch.
-        live = Statistics(running.outer + part.outer - kept.outer, running.sums, part.n_latents)
+        # Value of the running sums; the gradient of the batch's rows stands for that of all rows.
+        copies = n_rows / n
+        live = Statistics(running.outer + (part.outer - kept.outer) * copies, running.sums, part.n_latents)
         weights = condition(assemble(live, features.tables, features.sizes))
-        recon = recon_nll(model.autoencoder, batch, predictive_latents(model, weights, batch))
+        V = features.dense()
+        own = _own_share(weights, V.detach(), mean, noise, 1.0 - copies)
+        f, var = weights.mean_at(V) + own[0], weights.var_at(V) + own[1] + model.noise(batch.rows).reshape(-1, 1)
+        recon = recon_nll(model.autoencoder, batch, draw_latents(f, var, batch))
         kl, penalty = weights.kl(), model.kernel.neg_log_prior()
         (recon / n + ((kl + penalty) / n_rows).to(recon.device, recon.dtype)).backward()
         return LossTerms.without_encoder(recon, kl, penalty, n, n_rows), kept
@@ -77,3 +82,16 @@ class PosteriorCoding(GPInference):
     def weights(self, epoch: Epoch) -> WeightPosterior:
         features = self.model.features(epoch.rows[:1])
         return condition(assemble(sum_statistics(epoch, self._pseudo_observations), features.tables, features.sizes))
+
+
+def _own_share(
+    weights: SharedCovariance, V: Tensor, mean: Tensor, noise: Tensor, factor: float
+) -> tuple[Tensor, Tensor]:
+    """Zero in value; in gradient, `factor` times what each row's own pseudo-observation does to its own q(f).
+
+    Batch rows stand for all rows when they act on each other, but a row acts on itself only once. With
+    s = v'Sigma v and c = 1/d: df = s c d(mu) + s (mu - f) dc, ds = -s^2 dc.
+    """
+    s, f, c = weights.var_at(V).detach(), weights.mean_at(V).detach(), (1.0 / noise).unsqueeze(1)
+    own_mean, own_var = s * c * (mean - f), -s.square() * c
+    return factor * (own_mean - own_mean.detach()), factor * (own_var - own_var.detach())

@@ -7,26 +7,30 @@ from torch import nn
 
 from gppvae.nets.conv import ConvDecoder, ConvEncoder
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
+from gppvae.nets.shuffle import ShuffleDecoder
 
 NETWORKS = ("auto", "conv", "wide", "faces", "mlp")
 
 
-def build_networks(name: str, shape: tuple[int, ...], latent_dim: int) -> tuple[nn.Module, nn.Module]:
+def build_networks(
+    name: str, shape: tuple[int, ...], latent_dim: int, width: int | None = None
+) -> tuple[nn.Module, nn.Module]:
     """Encoder and decoder for samples of `shape`.
 
     Args:
-        name: "conv" is the paper's MNIST network (8 channels), "wide" the same with 64 channels and smooth
-            up-sampling, "faces" the paper's face network, "mlp" fully connected, "auto" conv for images and
-            mlp for vectors.
+        name: "conv" is the paper's MNIST network, "wide" a stronger one that up-samples by pixel shuffling,
+            "faces" the paper's face network, "mlp" fully connected, "auto" conv for images and mlp for vectors.
         shape: of one sample, (channels, height, width) or (values,).
         latent_dim: L.
+        width: channels (or hidden units) of every layer; by default 8 for conv, 32 for wide and faces, 128 for mlp.
     """
     if name not in NETWORKS:
         raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}; auto chooses by the data")
     if name == "auto":
         name = "conv" if len(shape) == 3 else "mlp"
     if name == "mlp":
-        return MLPEncoder(shape, latent_dim), MLPDecoder(shape, latent_dim)
+        hidden = (width or 128,) * 2
+        return MLPEncoder(shape, latent_dim, hidden), MLPDecoder(shape, latent_dim, hidden)
     if len(shape) != 3:
         raise ValueError(
             f"the {name!r} network needs images (samples, channels, height, width), got samples of shape {shape}; "
@@ -36,10 +40,12 @@ def build_networks(name: str, shape: tuple[int, ...], latent_dim: int) -> tuple[
     if min(image[1:]) < 8:
         raise ValueError(f"the {name!r} network needs images of 8 x 8 or more, got {image[1:]}; use network='mlp'")
     if name == "faces":
-        return ConvEncoder(image, latent_dim, (32,) * 5, 2), ConvDecoder(image, latent_dim, (32,) * 5, 2)
+        channels = (width or 32,) * 5
+        return ConvEncoder(image, latent_dim, channels, 2), ConvDecoder(image, latent_dim, channels, 2)
     if name == "wide":
-        return ConvEncoder(image, latent_dim, (64,) * 3), ConvDecoder(image, latent_dim, (64,) * 3, smooth=True)
-    return ConvEncoder(image, latent_dim), ConvDecoder(image, latent_dim)
+        return ConvEncoder(image, latent_dim, (width or 32,) * 3), ShuffleDecoder(image, latent_dim, width or 32)
+    channels = (width or 8,) * 3
+    return ConvEncoder(image, latent_dim, channels), ConvDecoder(image, latent_dim, channels)
 
 
 def check_networks(encoder: nn.Module, decoder: nn.Module, shape: tuple[int, ...], latent_dim: int) -> None:

@@ -57,7 +57,6 @@ class ConvDecoder(nn.Module):
         latent_dim: L.
         channels: of each stage, in the order of the encoder (they are used backwards).
         convs_per_stage: convolutions in a stage.
-        smooth: up-sample bilinearly and end in one more convolution, for wide networks.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class ConvDecoder(nn.Module):
         latent_dim: int,
         channels: tuple[int, ...] = (8, 8, 8),
         convs_per_stage: int = 1,
-        smooth: bool = False,
     ) -> None:
         super().__init__()
         stages = len(channels)
@@ -80,17 +78,15 @@ class ConvDecoder(nn.Module):
         layers: list[nn.Module] = []
         previous = widths[0]
         for stage in range(stages):
-            layers.append(nn.Upsample(scale_factor=2, mode="bilinear" if smooth else "nearest"))
+            layers.append(nn.Upsample(scale_factor=2, mode="nearest"))
             for number in range(convs_per_stage):
-                last = stage == stages - 1 and number == convs_per_stage - 1 and not smooth
+                last = stage == stages - 1 and number == convs_per_stage - 1
                 width_out = shape[0] if last else widths[min(stage + 1, stages - 1)]
                 padding = 0 if stage == trimmed and number == 0 else 1
                 layers.append(nn.Conv2d(previous, width_out, 3, padding=padding))
                 previous = width_out
                 if not last:
                     layers.append(nn.ELU())
-        if smooth:
-            layers.append(nn.Conv2d(previous, shape[0], 3, padding=1))
         self.convolutions = nn.Sequential(*layers)
 
     def forward(self, z: Tensor) -> Tensor:

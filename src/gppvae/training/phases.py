@@ -12,7 +12,7 @@ from gppvae.inference import INFERENCES, Inference
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 
-GROUPS = ("encoder", "decoder", "prior", "weights")
+GROUPS = ("encoder", "decoder", "prior", "noise", "weights")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Phase:
 
     Attributes:
         name: for logs.  inference: a name of INFERENCES.  epochs: passes over the data.
-        lr: learning rate of each trained group (encoder, decoder, prior, weights); others stay fixed.
+        lr: learning rate of each trained group; the others stay fixed. Groups: encoder, decoder (with the
+            likelihood), prior (the kernel), noise (alpha), weights (of q(B), where they are learned).
         decay: "constant", or "cosine" to zero over the phase.
         warmup: share of the phase in which the rate climbs linearly.
         average: decay of a running average of the parameters, taken over at the end (0: none).
@@ -64,7 +65,8 @@ def parameter_groups(model: GPPriorVAE | Autoencoder, inference: Inference) -> d
     groups = {
         "encoder": list(autoencoder.encoder.parameters()),
         "decoder": [*autoencoder.decoder.parameters(), *autoencoder.likelihood.parameters()],
-        "prior": [*model.kernel.parameters(), model.log_alpha] if isinstance(model, GPPriorVAE) else [],
+        "prior": list(model.kernel.parameters()) if isinstance(model, GPPriorVAE) else [],
+        "noise": [model.log_alpha] if isinstance(model, GPPriorVAE) else [],
         "weights": list(inference.parameters()),
     }
     return {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
@@ -97,8 +99,8 @@ def plan(
         return [Phase("global", "global", epochs, rates, "cosine", average=0.999), distil]
     phases = [
         Phase("vae_warmup", "vae", warmup_epochs, networks),
-        Phase("gp_only", "fixed", gp_epochs, {"prior": prior_lr}),
+        Phase("gp_only", "fixed", gp_epochs, {"prior": prior_lr, "noise": prior_lr}),
     ]
     if schedule == "joint":
-        phases.append(Phase("joint", inference, epochs, networks | {"prior": lr}))
+        phases.append(Phase("joint", inference, epochs, networks | {"prior": lr, "noise": lr}))
     return [phase for phase in phases if phase.epochs > 0]
