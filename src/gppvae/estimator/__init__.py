@@ -1,6 +1,7 @@
 """GPPVAE and VAE: fit, predict, encode, save, with the habits of scikit-learn."""
 
-from gppvae.estimator.gppvae import GPPVAE, Prediction
+from gppvae.estimator.gppvae import GPPVAE
+from gppvae.estimator.prediction import Prediction
 from gppvae.estimator.vae import VAE
 
 __all__ = ["GPPVAE", "VAE", "Prediction"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +11,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.batches import Batch, Epoch, derive_seed
+from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Table
 from gppvae.estimator.base import Estimator, NotFittedError, _whole
+from gppvae.estimator.new_objects import add_objects
+from gppvae.estimator.prediction import Prediction, moments, noise_variance
 from gppvae.estimator.saving import kernel_extras, load_model, load_weights, restore_kernel, save_model
 from gppvae.estimator.validation import same_length, validator
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
-from gppvae.likelihoods import Likelihood
+from gppvae.likelihoods import Gaussian, Likelihood
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.predict import decode_draws, decode_mean, latents_at, row_chunks
+from gppvae.models.predict import decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
 from gppvae.models.vae import Autoencoder
 from gppvae.prior.posterior import WeightPosterior, prior_weights, weight_posterior
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import CONFIG, RunFolder
 from gppvae.training.phases import Phase, plan
 
+CALIBRATION_ROWS = 2048
 INFERENCE_CHOICES = ("exact", "minibatch", "posterior", "global")
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Predicted samples.
-
-    Attributes:
-        mean: (N, *shape).  std: per value, or None when no samples were drawn (n_samples=0).
-    """
-
-    mean: np.ndarray
-    std: np.ndarray | None
 
 
 class GPPVAE(Estimator):
@@ -106,6 +96,7 @@ class GPPVAE(Estimator):
         self.lr, self.prior_lr, self.phases = lr, prior_lr, phases
         self.model_: GPPriorVAE | None = None
         self.weights_: WeightPosterior | None = None
+        self.noise_var_: np.ndarray | None = None
 
     # -- fitting
 
@@ -150,9 +141,60 @@ class GPPVAE(Estimator):
         folder = None if out is None else RunFolder(out)
         trainer = self._train(model, self._phases(), data, rows, folder, validate, progress, checkpoint_seconds)
         self.model_, self.weights_ = model, trainer.weights
+        self._calibrate_after_fit((samples, table), validation)
         if folder is not None:
             self.save(folder.path)
         return self
+
+    def _calibrate_after_fit(self, train: tuple[Any, Any], validation: tuple[Any, Any] | None) -> None:
+        """Noise from validation rows when the model can predict them, else from training rows."""
+        if validation is not None and self._knows(validation[1]):
+            self.calibrate(*validation)
+        else:
+            self.calibrate(*train)
+
+    def _knows(self, table: Any) -> bool:
+        try:
+            self._fitted[0].kernel.code(Table(table))
+        except ValueError:
+            return False
+        return True
+
+    def calibrate(self, samples: Any, table: Any, n_samples: int = 16) -> None:
+        """Set the noise that `include_noise` adds, per value, from the errors of predictions at these rows.
+
+        Noise is what the squared errors hold beyond the variance of the predictions. Give rows that were not
+        trained on: errors at training rows are smaller. At most 2,048 rows are used.
+        """
+        data, rows_table = self._samples(samples), Table(table)
+        data.check()
+        same_length(data, rows_table)
+        step = -(-len(data) // CALIBRATION_ROWS)
+        picked = np.arange(0, len(data), step)
+        y, mask = data.read(torch.from_numpy(picked))
+        self.noise_var_ = noise_variance(y, mask, self.predict(rows_table.take(picked), n_samples))
+
+    def add_objects(self, samples: Any, table: Any, steps: int = 15) -> list[str]:
+        """Learn ids that were not in the training set from a few samples of each; predict() then takes them.
+
+        Args:
+            samples: of the new objects.  table: their rows; ids unknown in training in a Learned column, all
+                other columns as in training. An id that was added before is learned anew.
+            steps: Gauss-Newton steps through the decoder after the closed-form start.
+
+        Returns:
+            The ids that were added.
+        """
+        data = self._samples(samples)
+        data.check()
+        return add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
+
+    def _object_noise(self) -> Likelihood:
+        """The likelihood with its noise as measured, which is what new samples differ by."""
+        likelihood = self._autoencoder.likelihood
+        if self.noise_var_ is None or not isinstance(likelihood, Gaussian):
+            return likelihood
+        return Gaussian(float(self.noise_var_.mean())).to(self._torch_device())
 
     @classmethod
     def resume(cls, out: str | os.PathLike[str], samples: Any, table: Any, **options: Any) -> GPPVAE:
@@ -239,7 +281,9 @@ class GPPVAE(Estimator):
         draws, generator = self._draws(weights, n_samples, seed)
         means, stds = [], []
         for _, chunk in row_chunks(rows):
-            mean, var = _moments(decode_draws(model, draws, weights, chunk, generator), include_noise)
+            mean, var = moments(decode_draws(model, draws, chunk, generator), include_noise and self.noise_var_ is None)
+            if include_noise and self.noise_var_ is not None:
+                var = var + torch.from_numpy(self.noise_var_).to(var)
             means.append(mean.cpu())
             stds.append(var.sqrt().cpu())
         return Prediction(self._joined(means), self._joined(stds))
@@ -264,7 +308,7 @@ class GPPVAE(Estimator):
         parts = []
         for _, chunk in row_chunks(rows):
             decoded = []
-            for mean, var in decode_draws(model, draws, weights, chunk, generator):
+            for mean, var in decode_draws(model, draws, chunk, generator):
                 noise = torch.randn(mean.shape, generator=generator).to(mean.device) * var.sqrt()
                 decoded.append((mean + noise if include_noise else mean).cpu())
             parts.append(torch.stack(decoded))
@@ -282,26 +326,12 @@ class GPPVAE(Estimator):
     @torch.no_grad()
     def score(self, samples: Any, table: Any) -> float:
         """Mean lower bound on log p(y | row, training data) per sample, in nats; higher is better."""
-        model, _ = self._fitted
+        model, weights = self._fitted
         data, rows_table = self._samples(samples), Table(table)
         data.check()
         same_length(data, rows_table)
-        total = 0.0
         epoch = Epoch(data, model.kernel.code(rows_table), self.batch_size, None, self._torch_device())
-        for batch in epoch:
-            mean, var = model.autoencoder.encode(batch.y)
-            z = mean + var.sqrt() * batch.noise(mean.shape[1])
-            nll = model.autoencoder.likelihood.nll(batch.y, model.autoencoder.decode(z), batch.mask)
-            total -= float(nll.sum() + self._latent_kl(batch, mean, var))
-        return total / len(data)
-
-    def _latent_kl(self, batch: Batch, mean: Tensor, var: Tensor) -> Tensor:
-        """KL(q(z | y) || p(z | row, training data)), summed over the batch."""
-        model, weights = self._fitted
-        latents = latents_at(model, weights, batch.rows)
-        mean, var, p_var = model.to_gp(mean), model.to_gp(var), latents.var + latents.noise
-        terms = (var + (mean - latents.mean).square()) / p_var - 1.0 + p_var.log() - var.log()
-        return 0.5 * terms.sum().to(batch.y.dtype).to(batch.y.device)
+        return predictive_bound(model, weights, epoch)
 
     def _draws(self, weights: WeightPosterior, n: int, seed: int | None) -> tuple[list[Tensor], torch.Generator]:
         generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 2))
@@ -316,6 +346,8 @@ class GPPVAE(Estimator):
         """Write the model into the folder `path` (model.safetensors; nothing in it is executable)."""
         model, weights = self._fitted
         tensors = with_prefix("model", model.state_dict()) | with_prefix("weights", weights.tensors())
+        if self.noise_var_ is not None:
+            tensors["noise_var"] = torch.from_numpy(self.noise_var_)
         meta = {
             "kind": "gppvae",
             "settings": self.settings(),
@@ -351,6 +383,7 @@ class GPPVAE(Estimator):
         load_weights(model, state, path)
         model.split = meta["split"]
         self.model_, self.weights_ = model, weight_posterior(under("weights", tensors))
+        self.noise_var_ = tensors["noise_var"].numpy() if "noise_var" in tensors else None
         self.history_, self.fit_seconds_ = meta["history"], meta["fit_seconds"]
         return self
 
@@ -359,16 +392,3 @@ def _constructor_arguments(settings: dict[str, Any]) -> dict[str, Any]:
     phases = settings.get("phases")
     kept = {name: value for name, value in settings.items() if name not in ("own_networks", "data", "phases")}
     return kept | ({"phases": [Phase(**phase) for phase in phases]} if phases else {})
-
-
-def _moments(draws: Any, include_noise: bool) -> tuple[Tensor, Tensor]:
-    """Mean and variance over draws by running sums: memory of one draw."""
-    count, mean, squares, noise = 0, torch.zeros(()), torch.zeros(()), torch.zeros(())
-    for out_mean, out_var in draws:
-        count += 1
-        delta = out_mean - mean
-        mean = mean + delta / count
-        squares = squares + delta * (out_mean - mean)
-        noise = noise + out_var
-    var = squares / max(count - 1, 1)
-    return mean, var + noise / count if include_noise else var

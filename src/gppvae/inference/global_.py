@@ -32,9 +32,7 @@ class Global(Inference):
         super().__init__()
         self._model = (model,)
         H, L = model.kernel.rank, model.latent_dim
-        generator = torch.Generator().manual_seed(0)
-        start = torch.randn(H, L, generator=generator, dtype=torch.float64) / H**0.25
-        self.mean = nn.Parameter(start)
+        self.mean = nn.Parameter(torch.randn(H, L, dtype=torch.float64) / H**0.25)
         self.log_std = nn.Parameter(torch.full((H, L), std, dtype=torch.float64).log())
 
     def posterior(self) -> DiagonalCovariance:

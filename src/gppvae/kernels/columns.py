@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gppvae.data.table import Column, Table
-from gppvae.kernels.base import Leaf
+from gppvae.kernels.base import Kernel, Leaf
 
 
 class IdLeaf(Leaf):
@@ -79,6 +82,9 @@ class Learned(IdLeaf):
             raise ValueError(f"Learned({column!r}) needs dim of at least 1, got {dim}; use for example 8")
         self.dim, self.normalize = int(dim), bool(normalize)
         self.x: nn.Parameter = nn.Parameter(torch.zeros(0, self.dim, dtype=torch.float64))
+        self.added_root: Tensor
+        self.register_buffer("added_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
+        self._instead: Tensor | None = None
 
     @property
     def rank(self) -> int:
@@ -93,12 +99,52 @@ class Learned(IdLeaf):
         self.x = nn.Parameter(x)
 
     def vectors(self) -> Tensor:
-        """X, (P, M), in the order of `levels`."""
-        return nn.functional.normalize(self.x, dim=1) if self.normalize else self.x
+        """X, (P, M), in the order of `levels`; ids added after training come last."""
+        x = self.x if self._instead is None else self._instead
+        return nn.functional.normalize(x, dim=1) if self.normalize else x
 
     def factor(self, values: Tensor) -> Tensor:
-        rows = self.x[values]
+        rows = (self.x if self._instead is None else self._instead)[values]
         return nn.functional.normalize(rows, dim=1) if self.normalize else rows
+
+    @contextlib.contextmanager
+    def using(self, vectors: Tensor) -> Iterator[None]:
+        """Other vectors instead of X, (P, M), as long as the context lasts."""
+        self._instead, before = vectors, self._instead
+        try:
+            yield
+        finally:
+            self._instead = before
+
+    @property
+    def n_added(self) -> int:
+        """How many of the levels were added after training."""
+        return self.added_root.shape[0]
+
+    def add_levels(self, levels: list[str], vectors: Tensor, root: Tensor) -> None:
+        """Append ids with their vectors (P_new, M) and the roots of their posterior covariances.
+
+        Args:
+            levels: new ids.  root: (P_new, M, J), covariance root root'; J counts the entries of the vectors
+                of all learned kernels of the column, so that draws of them agree.
+        """
+        if self.n_added and root.shape[2] != self.added_root.shape[2]:
+            raise ValueError("the covariance of added vectors must keep its size")
+        self.added_root = root if not self.n_added else torch.cat([self.added_root, root])
+        self.x = nn.Parameter(torch.cat([self.x.detach(), vectors]), requires_grad=self.x.requires_grad)
+        self.levels = [*self.levels, *levels]
+
+    def drop_levels(self, levels: list[str]) -> None:
+        """Forget ids that were added before."""
+        first = len(self.levels) - self.n_added
+        kept = [n for n, level in enumerate(self.levels) if n < first or level not in levels]
+        self.x = nn.Parameter(self.x.detach()[kept], requires_grad=self.x.requires_grad)
+        self.added_root = self.added_root[[n - first for n in kept if n >= first]]
+        self.levels = [self.levels[n] for n in kept]
+
+    def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
+        super().restore(extra, tensors)
+        self.added_root = torch.zeros_like(tensors["added_root"])
 
     def neg_log_prior_leaf(self) -> Tensor:
         return self.x.new_zeros(()) if self.normalize else 0.5 * self.x.square().sum()
@@ -198,3 +244,27 @@ def code_numeric(table: Table, columns: tuple[str, ...]) -> Column:
     """Distinct values of numeric columns, (D, d), and which of them each row holds."""
     distinct, index = np.unique(table.numeric(columns), axis=0, return_inverse=True)
     return Column(torch.from_numpy(index.reshape(-1).astype(np.int64)), torch.from_numpy(distinct))
+
+
+def learned_by_column(kernel: Kernel) -> dict[str, list[Learned]]:
+    """Learned leaves of a kernel, grouped by the column whose ids they describe."""
+    found: dict[str, list[Learned]] = {}
+    for leaf in kernel.leaves():
+        if isinstance(leaf, Learned):
+            found.setdefault(leaf.column, []).append(leaf)
+    return found
+
+
+@contextlib.contextmanager
+def drawn_vectors(kernel: Kernel, generator: torch.Generator) -> Iterator[None]:
+    """Draw the vectors of added ids from their posteriors, for as long as the context lasts."""
+    with contextlib.ExitStack() as stack:
+        for leaves in learned_by_column(kernel).values():
+            root = leaves[0].added_root
+            eps = torch.randn(root.shape[0], root.shape[2], 1, generator=generator, dtype=torch.float64).to(root.device)
+            for leaf in leaves:
+                if leaf.n_added:
+                    x = leaf.x.detach().clone()
+                    x[-leaf.n_added :] += (leaf.added_root @ eps).squeeze(2)
+                    stack.enter_context(leaf.using(x))
+        yield

@@ -25,6 +25,7 @@ class StationaryLeaf(Leaf):
         columns: numeric columns, together one vector per row.
         base: GPyTorch covariance function.
         options: the arguments as the user wrote them, for `text`.
+        fixed: keep the hyper-parameters where they start.
         max_anchors: most anchors to use, R.
         jitter: nugget on K_uu; the variance it takes from the features comes back as residual.
     """
@@ -34,6 +35,7 @@ class StationaryLeaf(Leaf):
         columns: tuple[str, ...],
         base: gpytorch.kernels.Kernel,
         options: dict[str, float],
+        fixed: bool,
         max_anchors: int,
         jitter: float,
     ) -> None:
@@ -45,7 +47,9 @@ class StationaryLeaf(Leaf):
             raise ValueError(f"{name} needs max_anchors of at least 1, got {max_anchors}; use for example 64")
         self.columns_read = columns
         self.base = base.double()
-        self.options = options
+        self.options, self.fixed = options, bool(fixed)
+        if self.fixed:
+            self.base.requires_grad_(False)
         self.max_anchors, self.jitter = int(max_anchors), jitter
         self.anchors: Tensor
         self.register_buffer("anchors", torch.zeros(0, len(columns), dtype=torch.float64))
@@ -61,6 +65,7 @@ class StationaryLeaf(Leaf):
     def text(self) -> str:
         words = [repr(column) for column in self.columns_read]
         words += [f"{name}={value!r}" for name, value in self.options.items()]
+        words += ["fixed=True"] if self.fixed else []
         if self.max_anchors != 64:
             words.append(f"max_anchors={self.max_anchors}")
         return f"{type(self).__name__}({', '.join(words)})"
@@ -112,10 +117,15 @@ class RBF(StationaryLeaf):
     """Squared exponential, exp(-d^2 / (2 l^2)). Without `lengthscale` it starts at the column's spread."""
 
     def __init__(
-        self, *columns: str, lengthscale: float | None = None, max_anchors: int = 64, jitter: float = 1e-8
+        self,
+        *columns: str,
+        lengthscale: float | None = None,
+        fixed: bool = False,
+        max_anchors: int = 64,
+        jitter: float = 1e-8,
     ) -> None:
         base = gpytorch.kernels.RBFKernel()
-        super().__init__(columns, base, _given(lengthscale=lengthscale), max_anchors, jitter)
+        super().__init__(columns, base, _given(lengthscale=lengthscale), fixed, max_anchors, jitter)
         _set_positive(self, base, lengthscale=lengthscale)
 
 
@@ -127,13 +137,14 @@ class Matern(StationaryLeaf):
         *columns: str,
         nu: float = 2.5,
         lengthscale: float | None = None,
+        fixed: bool = False,
         max_anchors: int = 64,
         jitter: float = 1e-8,
     ) -> None:
         if nu not in (0.5, 1.5, 2.5):
             raise ValueError(f"Matern needs nu of 0.5, 1.5 or 2.5, got {nu}; 2.5 is the smoothest")
         base = gpytorch.kernels.MaternKernel(nu=nu)
-        super().__init__(columns, base, {"nu": nu} | _given(lengthscale=lengthscale), max_anchors, jitter)
+        super().__init__(columns, base, {"nu": nu} | _given(lengthscale=lengthscale), fixed, max_anchors, jitter)
         _set_positive(self, base, lengthscale=lengthscale)
 
 
@@ -145,11 +156,12 @@ class RationalQuadratic(StationaryLeaf):
         *columns: str,
         alpha: float = 1.0,
         lengthscale: float | None = None,
+        fixed: bool = False,
         max_anchors: int = 64,
         jitter: float = 1e-8,
     ) -> None:
         base = gpytorch.kernels.RQKernel()
-        super().__init__(columns, base, {"alpha": alpha} | _given(lengthscale=lengthscale), max_anchors, jitter)
+        super().__init__(columns, base, {"alpha": alpha} | _given(lengthscale=lengthscale), fixed, max_anchors, jitter)
         _set_positive(self, base, lengthscale=lengthscale, alpha=alpha)
 
 
@@ -170,12 +182,13 @@ class Periodic(StationaryLeaf):
         period: float,
         *,
         lengthscale: float | None = None,
+        fixed: bool = False,
         max_anchors: int = 64,
         jitter: float = 1e-8,
     ) -> None:
         base = gpytorch.kernels.PeriodicKernel()
         options = {"period": float(period)} | _given(lengthscale=lengthscale)
-        super().__init__((column,), base, options, max_anchors, jitter)
+        super().__init__((column,), base, options, fixed, max_anchors, jitter)
         _set_positive(self, base, period_length=float(period), lengthscale=lengthscale or 1.0)
         base.raw_period_length.requires_grad_(False)
 

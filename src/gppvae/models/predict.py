@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
+from gppvae.kernels.columns import drawn_vectors, learned_by_column
 from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.objects import vector_variance
 from gppvae.prior.posterior import WeightPosterior
 
 PREDICT_ROWS = 256
@@ -20,7 +23,8 @@ class Latents:
     """Posterior of the latents at rows: f ~ N(mean, var), z = f + noise of variance `noise`.
 
     Attributes:
-        V: features (N, H).  mean: (N, L).  var: of f, (N, L) or (N, 1).  noise: alpha + residual, (N, 1).
+        V: features (N, H).  mean: (N, L).  var: of f, (N, L) or (N, 1), with that of vectors of added ids.
+        noise: alpha + residual, (N, 1).
     """
 
     V: Tensor
@@ -33,7 +37,11 @@ def latents_at(model: GPPriorVAE, weights: WeightPosterior, rows: Rows) -> Laten
     """Where the GP puts the latents of rows. Far from the data var + noise is the prior's variance."""
     V = model.kernel.features(rows).dense()
     noise = (model.alpha + model.kernel.residual(rows)).reshape(-1, 1)
-    return Latents(V, weights.mean_at(V), weights.var_at(V), noise)
+    var = weights.var_at(V)
+    for leaves in learned_by_column(model.kernel).values():
+        if leaves[0].n_added:
+            var = var + vector_variance(model, weights, rows, leaves)
+    return Latents(V, weights.mean_at(V), var, noise)
 
 
 def row_chunks(rows: Rows) -> Iterator[tuple[slice, Rows]]:
@@ -50,18 +58,38 @@ def decode_mean(model: GPPriorVAE, weights: WeightPosterior, rows: Rows) -> Tens
 
 
 def decode_draws(
-    model: GPPriorVAE, draws: list[Tensor], weights: WeightPosterior, rows: Rows, generator: torch.Generator
+    model: GPPriorVAE, draws: list[Tensor], rows: Rows, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """For each draw of B, the mean and variance of p(y | z) at rows, z with its own noise.
 
     The same draws at all rows make each a coherent function over the whole table.
     """
-    latents = latents_at(model, weights, rows)
+    V = model.kernel.features(rows).dense()
+    noise_std = (model.alpha + model.kernel.residual(rows)).sqrt().reshape(-1, 1)
+    added = any(leaves[0].n_added for leaves in learned_by_column(model.kernel).values())
     autoencoder = model.autoencoder
     for B in draws:
-        eps = torch.randn(latents.mean.shape, generator=generator, dtype=torch.float64).to(B.device)
-        out = autoencoder.decode(_for_network(model, latents.V @ B + latents.noise.sqrt() * eps))
+        if added:
+            with drawn_vectors(model.kernel, generator):
+                V = model.kernel.features(rows).dense()
+        eps = torch.randn(len(rows), B.shape[1], generator=generator, dtype=torch.float64).to(B.device)
+        out = autoencoder.decode(_for_network(model, V @ B + noise_std * eps))
         yield autoencoder.likelihood.mean(out), autoencoder.likelihood.variance(out)
+
+
+@torch.no_grad()
+def predictive_bound(model: GPPriorVAE, weights: WeightPosterior, epoch: Epoch) -> float:
+    """Mean over samples of E_q log p(y | z) - KL(q(z | y) || p(z | row, training data)), in nats."""
+    autoencoder, total = model.autoencoder, 0.0
+    for batch in epoch:
+        mean, var = autoencoder.encode(batch.y)
+        z = mean + var.sqrt() * batch.noise(mean.shape[1])
+        nll = autoencoder.likelihood.nll(batch.y, autoencoder.decode(z), batch.mask).sum()
+        latents = latents_at(model, weights, batch.rows)
+        mean, var, p_var = model.to_gp(mean), model.to_gp(var), latents.var + latents.noise
+        kl = 0.5 * ((var + (mean - latents.mean).square()) / p_var - 1.0 + p_var.log() - var.log()).sum()
+        total -= float(nll) + float(kl)
+    return total / epoch.n_rows
 
 
 def _for_network(model: GPPriorVAE, z: Tensor) -> Tensor:

@@ -44,8 +44,7 @@ def build_networks(
         return ConvEncoder(image, latent_dim, channels, 2), ConvDecoder(image, latent_dim, channels, 2)
     if name == "wide":
         return ConvEncoder(image, latent_dim, (width or 32,) * 3), ShuffleDecoder(image, latent_dim, width or 32)
-    channels = (width or 8,) * 3
-    return ConvEncoder(image, latent_dim, channels), ConvDecoder(image, latent_dim, channels)
+    return ConvEncoder(image, latent_dim, (width or 8,) * 3), ConvDecoder(image, latent_dim, (width or 8,) * 3)
 
 
 def check_networks(encoder: nn.Module, decoder: nn.Module, shape: tuple[int, ...], latent_dim: int) -> None:

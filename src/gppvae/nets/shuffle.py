@@ -33,7 +33,10 @@ class ShuffleDecoder(nn.Module):
             nn.SiLU(),
             nn.Conv2d(width, 4 * shape[0], 3, padding=1),
             nn.PixelShuffle(2),
-        ).to(memory_format=torch.channels_last)
+        )
+        for layer in self.convolutions:
+            if isinstance(layer, nn.Conv2d):
+                layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
 
     def forward(self, z: Tensor) -> Tensor:
         grid = self.dense(z).unflatten(1, self.grid).contiguous(memory_format=torch.channels_last)

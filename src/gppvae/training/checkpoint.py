@@ -34,7 +34,8 @@ def write_json(path: Path, content: Any) -> None:
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
     """Tensors with JSON beside them in the header, one file, renamed into place."""
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    header = {"format": FORMAT, "meta": json.dumps(meta), "sha256": _digest(plain)}
+    text = json.dumps(meta)
+    header = {"format": FORMAT, "meta": text, "sha256": _digest(plain, text)}
     write_bytes(path, save_safetensors(plain, metadata=header))
 
 
@@ -54,15 +55,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{path} was not written by this version of gppvae (expected format {FORMAT}, "
             f"got {header.get('format', 'none')}); fit again or use the version that wrote it"
         )
-    if header.get("sha256") != _digest(tensors):
+    text = header.get("meta", "")
+    if header.get("sha256") != _digest(tensors, text):
         raise ValueError(f"{path} is damaged (its checksum does not match); restore it from a copy or fit again")
-    return tensors, json.loads(header["meta"])
+    return tensors, json.loads(text)
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _digest(tensors: dict[str, Tensor], text: str) -> str:
+    """Checksum of everything that is read back: the JSON text, and name, type, shape and bytes of each tensor."""
+    digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
-        digest.update(name.encode())
+        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
         digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 

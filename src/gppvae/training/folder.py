@@ -29,6 +29,21 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
+    def check_unfinished(self) -> None:
+        """Raise ValueError when the folder holds a finished run."""
+        if self.finished():
+            raise ValueError(f"{self.path} already holds a finished run; choose another folder or remove it")
+
+    def check_writable(self) -> None:
+        """Raise OSError unless this is, or can become, a folder to write in; leaves nothing behind."""
+        path = self.path.absolute()
+        nearest = next(place for place in (path, *path.parents) if place.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            reason = "no permission in" if nearest.is_dir() else "the file"
+            raise OSError(
+                f"expected a folder that can be written at {self.path}, got {reason} {nearest}; choose another one"
+            )
+
     def prepare(self, config: dict[str, Any]) -> bool:
         """Make the folder for this configuration; True when it holds an unfinished run to continue.
 
@@ -46,8 +61,7 @@ class RunFolder:
                 f"expected a folder that can be written at {self.path}, got {error.strerror}; choose another one"
             ) from None
         existing = self.path / CONFIG
-        if self.finished():
-            raise ValueError(f"{self.path} already holds a finished run; choose another folder or remove it")
+        self.check_unfinished()
         if existing.exists():
             self._check_same(json.loads(existing.read_text()), config)
         else:

@@ -119,7 +119,9 @@ class PhaseRun:
     def __init__(self, trainer: Trainer, number: int, progress: Progress) -> None:
         self.trainer, self.number, self.progress = trainer, number, progress
         self.phase = trainer.phases[number]
-        self.inference = self.phase.make_inference(trainer.model).to(trainer.data.device)
+        model = trainer.model
+        device = model.log_alpha.device if isinstance(model, GPPriorVAE) else trainer.data.device
+        self.inference = self.phase.make_inference(model, derive_seed(trainer.settings.seed, number)).to(device)
         groups = parameter_groups(trainer.model, self.inference)
         trained = {name: groups[name] for name in self.phase.lr if groups[name]}
         for name, parameters in groups.items():

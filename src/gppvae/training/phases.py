@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from gppvae.inference import INFERENCES, Inference
@@ -55,8 +56,11 @@ class Phase:
             return (progress + 1e-3) / self.warmup
         return 1.0 if self.decay == "constant" else 0.5 * (1.0 + math.cos(math.pi * progress))
 
-    def make_inference(self, model: GPPriorVAE | Autoencoder) -> Inference:
-        return INFERENCES[self.inference](model, **self.options)
+    def make_inference(self, model: GPPriorVAE | Autoencoder, seed: int) -> Inference:
+        """A fresh inference, what it draws at the start drawn from the seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return INFERENCES[self.inference](model, **self.options)
 
 
 def parameter_groups(model: GPPriorVAE | Autoencoder, inference: Inference) -> dict[str, list[nn.Parameter]]:

@@ -1,0 +1,86 @@
+"""add_objects: find which ids are new, fit their vectors, append them to the kernel."""
+
+from __future__ import annotations
+
+from gppvae.data.arrays import Samples
+from gppvae.data.batches import Epoch
+from gppvae.data.table import Table
+from gppvae.estimator.validation import same_length
+from gppvae.inference.new_objects import ObjectFit
+from gppvae.kernels.columns import Learned, learned_by_column
+from gppvae.likelihoods import Likelihood
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.prior.posterior import WeightPosterior
+
+
+def add_objects(
+    fitted: tuple[GPPriorVAE, WeightPosterior],
+    data: Samples,
+    table: Table,
+    likelihood: Likelihood,
+    batch_size: int,
+    steps: int,
+) -> list[str]:
+    """Fit vectors of the new ids of `table` and append them to the kernel; nothing changes on an error.
+
+    Returns:
+        The new ids.
+    """
+    model, weights = fitted
+    same_length(data, table)
+    leaves = _leaves_with_new_ids(model, table)
+    ids = [str(level) for level in table.levels(leaves[0].column)]
+    known = set(leaves[0].levels[: len(leaves[0].levels) - leaves[0].n_added])
+    trained = sorted(known & set(ids))
+    if trained:
+        raise ValueError(
+            f"expected only new ids in column {leaves[0].column!r}, got {trained[0]!r} from training; remove those rows"
+        )
+    before = [(leaf.x, leaf.added_root, leaf.levels) for leaf in leaves]
+    try:
+        _append_placeholders(leaves, ids)
+        rows = model.kernel.code(table)
+        column = rows.columns[leaves[0].key]
+        owner = column.values[column.index] - (len(leaves[0].levels) - len(ids))
+        device = next(model.autoencoder.parameters()).device
+        epoch = Epoch(data, rows, batch_size, None, device)
+        vectors, root = ObjectFit(model, weights, leaves, epoch, owner, len(ids), likelihood).run(steps)
+    except Exception:
+        for leaf, (x, added_root, levels) in zip(leaves, before, strict=True):
+            leaf.x, leaf.added_root, leaf.levels = x, added_root, levels
+        raise
+    start = 0
+    for leaf in leaves:
+        part = slice(start, start + leaf.dim)
+        leaf.drop_levels(ids)
+        leaf.add_levels(ids, vectors[:, part], root[:, part])
+        start += leaf.dim
+    return ids
+
+
+def _append_placeholders(leaves: list[Learned], ids: list[str]) -> None:
+    """Make the ids known, last in order, so that their rows can be coded."""
+    total = sum(leaf.dim for leaf in leaves)
+    for leaf in leaves:
+        leaf.drop_levels(ids)
+        zeros = leaf.x.new_zeros(len(ids), leaf.dim)
+        leaf.add_levels(ids, zeros.detach(), zeros.detach().unsqueeze(2).expand(-1, -1, total))
+
+
+def _leaves_with_new_ids(model: GPPriorVAE, table: Table) -> list[Learned]:
+    """The learned kernels of the one column whose ids are new (or were added before)."""
+    found = learned_by_column(model.kernel)
+    for column, leaves in found.items():
+        trained = leaves[0].levels[: len(leaves[0].levels) - leaves[0].n_added]
+        if set(map(str, table.levels(column))) - set(trained):
+            if any(leaf.normalize for leaf in leaves):
+                raise ValueError(
+                    f"Learned({column!r}, normalize=True) cannot take new ids, its vectors are not linear; "
+                    "fit with normalize=False"
+                )
+            for term in model.kernel.terms():
+                if sum(leaf in leaves for leaf in term.leaves) > 1:
+                    raise ValueError(f"new ids need at most one Learned({column!r}) per product; rewrite the kernel")
+            return leaves
+    names = ", ".join(map(repr, found)) or "none"
+    raise ValueError(f"expected new ids in a Learned column (the kernel has {names}), got only ids from training")

@@ -1,0 +1,1 @@
+"""Turns results into figures and one self-contained HTML page."""

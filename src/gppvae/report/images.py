@@ -1,0 +1,51 @@
+"""Samples as pictures: channels where a picture has them, one range of shades, many on one sheet."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Whether samples of this shape, (channels, height, width) or (values,), can be shown as pictures."""
+    return len(shape) == 3
+
+
+def to_pictures(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(..., channels, height, width) as (..., height, width, 3) for three channels, else grey by their mean."""
+    array = np.asarray(samples, dtype=np.float64)
+    return np.moveaxis(array, -3, -1) if array.shape[-3] == 3 else array.mean(axis=-3)
+
+
+def shade_range(samples: NDArray[np.float64]) -> tuple[float, float]:
+    """Values to show black and white: 0 and 1 where these fit, else the lowest and highest."""
+    finite = np.asarray(samples)[np.isfinite(samples)]
+    if finite.size == 0:
+        return 0.0, 1.0
+    low, high = float(np.quantile(finite, 0.001)), float(np.quantile(finite, 0.999))
+    if low >= -0.5 and 0.2 <= high <= 1.5:  # ringing at edges goes a little beyond
+        return 0.0, 1.0
+    return (low, high) if high > low else (low, low + 1.0)
+
+
+def contact_sheet(pictures: NDArray[np.uint8], gap: int = 2) -> NDArray[np.uint8]:
+    """All pictures (n, h, w[, 3]) on one white sheet, about as wide as high, row by row."""
+    n, height, width = pictures.shape[:3]
+    columns = max(1, round((n * height / width) ** 0.5))
+    rows = -(-n // columns)
+    size = (rows * (height + gap) - gap, columns * (width + gap) - gap, *pictures.shape[3:])
+    sheet = np.full(size, 255, dtype=np.uint8)
+    for number, picture in enumerate(pictures):
+        top, left = (number // columns) * (height + gap), (number % columns) * (width + gap)
+        sheet[top : top + height, left : left + width] = picture
+    return sheet
+
+
+def png_bytes(picture: NDArray[np.uint8]) -> bytes:
+    """One picture (h, w) or (h, w, 3) as a PNG file."""
+    out = io.BytesIO()
+    Image.fromarray(picture).save(out, format="PNG")
+    return out.getvalue()

@@ -1,0 +1,66 @@
+"""Predictions as a folder: arrays, the rows they belong to, and pictures. It appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from gppvae.estimator import Prediction
+from gppvae.report.figures import to_uint8
+from gppvae.report.images import contact_sheet, is_image, png_bytes, shade_range, to_pictures
+from gppvae.training.folder import RunFolder
+
+SHEET_ROWS = 400
+
+
+def check_free(folder: str | os.PathLike[str]) -> Path:
+    """The folder, if it can be made and holds nothing yet."""
+    path = Path(folder)
+    if path.is_dir() and any(path.iterdir()):
+        raise ValueError(f"{path} already holds predictions or other files; choose another folder or remove it")
+    RunFolder(path).check_writable()
+    return path
+
+
+def write_predictions(
+    folder: str | os.PathLike[str], prediction: Prediction, rows_csv: bytes, images: bool = True
+) -> list[str]:
+    """Write mean.npy, std.npy (when drawn), rows.csv and, for images, a PNG per row and one contact sheet.
+
+    Args:
+        folder: must be free (see check_free).  prediction: of GPPVAE.predict.
+        rows_csv: the table asked for, copied as it came.  images: whether to draw pictures.
+
+    Returns:
+        Names of what is in the folder now.
+    """
+    target = check_free(folder)
+    work = target.with_name(f".{target.name}.{os.getpid()}.part")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        (work / "rows.csv").write_bytes(rows_csv)
+        np.save(work / "mean.npy", prediction.mean)
+        if prediction.std is not None:
+            np.save(work / "std.npy", prediction.std)
+        if images and is_image(prediction.mean.shape[1:]) and len(prediction.mean):
+            _draw(work, prediction.mean)
+        if target.exists():
+            target.rmdir()
+        os.replace(work, target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return sorted(path.name for path in target.iterdir())
+
+
+def _draw(folder: Path, samples: np.ndarray) -> None:
+    shades = shade_range(samples)
+    pictures = to_uint8(to_pictures(samples), *shades)
+    (folder / "images").mkdir()
+    digits = max(4, len(str(len(pictures) - 1)))
+    for number, picture in enumerate(pictures):
+        (folder / "images" / f"{number:0{digits}d}.png").write_bytes(png_bytes(picture))
+    (folder / "sheet.png").write_bytes(png_bytes(contact_sheet(pictures[:SHEET_ROWS])))

@@ -1,0 +1,144 @@
+"""Objects seen from every side: which objects, which views, and what was measured of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gppvae.data.arrays import Samples
+from gppvae.data.table import Table
+from gppvae.estimator import GPPVAE
+from gppvae.kernels.base import Kernel, Leaf
+from gppvae.kernels.columns import IdLeaf, Learned
+from gppvae.kernels.stationary import Periodic, StationaryLeaf
+from gppvae.report.describe import kernel_of
+
+MAX_VIEWS, MAX_OBJECTS, MAX_BETWEEN = 64, 12, 3
+MAX_PIXELS = 6_000_000  # of the sprite, so that the page stays a few megabytes
+MAX_WIDE = 30_000
+
+Part = tuple[Any, Any]  # samples and their table
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Rows of a turntable.
+
+    Attributes:
+        object_column, view_column: names.  objects: ids.  views: values in turning order, numbers or ids.
+    """
+
+    object_column: str
+    view_column: str
+    objects: list[str]
+    views: list[Any]
+
+    def rows(self) -> dict[str, list[Any]]:
+        """Every view of every object, object by object."""
+        return {
+            self.object_column: [name for name in self.objects for _ in self.views],
+            self.view_column: self.views * len(self.objects),
+        }
+
+    def labels(self) -> list[str]:
+        return [f"{self.view_column} {view if isinstance(view, str) else format(view, 'g')}" for view in self.views]
+
+
+def find_turn(model: GPPVAE, test: Part | None = None) -> Turn | None:
+    """The turntable of a model over one column of objects and one column of views; None for other kernels.
+
+    Objects with test samples come first; views are those of training and test and, for numbers, values in
+    between that nobody measured.
+    """
+    kernel = kernel_of(model)
+    pair = _object_and_view(kernel)
+    if pair is None:
+        return None
+    objects, view_leaf = pair
+    height, width = model.shape_[-2:]
+    limit = min(MAX_VIEWS, MAX_WIDE // width)
+    table = None if test is None else Table(test[1])
+    if isinstance(view_leaf, IdLeaf):
+        views: list[Any] = view_leaf.levels[:limit]
+    else:
+        views = _numbers(view_leaf, table, limit)
+    n_objects = min(MAX_OBJECTS, MAX_PIXELS // (3 * len(views) * height * width), MAX_WIDE // (3 * height))
+    tested = [] if table is None else list(dict.fromkeys(table.ids(objects.column).tolist()))
+    known = [name for name in tested if name in set(objects.levels)]
+    names = list(dict.fromkeys([*known, *objects.levels]))[: max(1, n_objects)]
+    return Turn(objects.column, view_leaf.columns_read[0], sorted(names, key=objects.levels.index), views)
+
+
+def _object_and_view(kernel: Kernel) -> tuple[IdLeaf, Leaf] | None:
+    leaves = [leaf for leaf in kernel.leaves() if leaf.columns_read]
+    ids = [leaf for leaf in leaves if isinstance(leaf, IdLeaf)]
+    if len(kernel.columns()) != 2 or not ids:
+        return None
+    objects = max(ids, key=lambda leaf: (isinstance(leaf, Learned), len(leaf.levels)))
+    views = [
+        leaf
+        for leaf in leaves
+        if leaf.columns_read[0] != objects.column
+        and (isinstance(leaf, IdLeaf) or (isinstance(leaf, StationaryLeaf) and len(leaf.columns_read) == 1))
+    ]
+    return (objects, views[0]) if views else None
+
+
+def _numbers(leaf: Leaf, test: Table | None, limit: int) -> list[float]:
+    assert isinstance(leaf, StationaryLeaf)
+    values = leaf.anchors[:, 0].cpu().numpy()
+    if test is not None:
+        values = np.concatenate([values, test.numeric(leaf.columns_read)[:, 0]])
+    values = np.unique(values)
+    if len(values) > limit:
+        values = values[np.linspace(0, len(values) - 1, limit).round().astype(int)]
+    return with_between(values, limit, leaf.options["period"] if isinstance(leaf, Periodic) else None)
+
+
+def with_between(values: np.ndarray, limit: int, period: float | None = None) -> list[float]:
+    """Sorted values with up to three evenly spaced ones in every gap; around the circle for a period."""
+    ends = np.append(values[1:], values[0] + period) if period is not None else values[1:]
+    n_between = min(MAX_BETWEEN, (limit - len(values)) // max(1, len(ends)))
+    shares = np.arange(1, n_between + 1) / (n_between + 1)
+    filled = list(values)
+    for start, end in zip(values, ends, strict=False):
+        filled += list(start + shares * (end - start))
+    around = filled if period is None else [value % period for value in filled]
+    # Rounding joins values that differ only by the arithmetic above, measured ones first.
+    distinct = {round(float(value), 9): float(value) for value in reversed(around)}
+    return sorted(distinct.values())
+
+
+def measured(model: GPPVAE, turn: Turn, train: Part | None, test: Part | None) -> tuple[np.ndarray, np.ndarray]:
+    """Samples that exist of a turntable, (objects, views, *shape) with NaN elsewhere, and marks of test ones."""
+    shape = (len(turn.objects), len(turn.views))
+    frames = np.full((*shape, *model.shape_), np.nan, dtype=np.float32)
+    held = np.zeros(shape, dtype=bool)
+    places = {row: place for place, row in enumerate(zip(*_keys(turn, Table(turn.rows())), strict=True))}
+    for part, is_test in ((train, False), (test, True)):
+        if part is None:
+            continue
+        found = [
+            (number, places[key])
+            for number, key in enumerate(zip(*_keys(turn, Table(part[1])), strict=True))
+            if key in places
+        ]
+        if not found:
+            continue
+        samples = Samples(part[0], model.channels, model.scale, model.missing)
+        y, _ = samples.read(torch.tensor([number for number, _ in found]))
+        for sample, (_, place) in zip(y.numpy(), found, strict=True):
+            frames[place // shape[1], place % shape[1]] = sample
+            held[place // shape[1], place % shape[1]] = is_test
+    return frames, held
+
+
+def _keys(turn: Turn, table: Table) -> tuple[list[str], list[Any]]:
+    """Object and view of each row in a form that compares equal across tables."""
+    if isinstance(turn.views[0], str):
+        return table.ids(turn.object_column).tolist(), table.ids(turn.view_column).tolist()
+    numbers = table.numeric((turn.view_column,))[:, 0]
+    return table.ids(turn.object_column).tolist(), numbers.round(9).tolist()
