@@ -15,7 +15,7 @@ from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Table
 from gppvae.estimator.base import Estimator, NotFittedError, _whole
 from gppvae.estimator.new_objects import add_objects
-from gppvae.estimator.prediction import Prediction, moments, noise_variance
+from gppvae.estimator.prediction import Calibration, Prediction, calibrate, moments
 from gppvae.estimator.saving import kernel_extras, load_model, load_weights, restore_kernel, save_model
 from gppvae.estimator.validation import same_length, validator
 from gppvae.kernels.base import Kernel
@@ -29,7 +29,7 @@ from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import CONFIG, RunFolder
 from gppvae.training.phases import Phase, plan
 
-CALIBRATION_ROWS = 2048
+CALIBRATION_ROWS = 256
 INFERENCE_CHOICES = ("exact", "minibatch", "posterior", "global")
 
 
@@ -96,7 +96,7 @@ class GPPVAE(Estimator):
         self.lr, self.prior_lr, self.phases = lr, prior_lr, phases
         self.model_: GPPriorVAE | None = None
         self.weights_: WeightPosterior | None = None
-        self.noise_var_: np.ndarray | None = None
+        self.calibration_: Calibration | None = None
 
     # -- fitting
 
@@ -160,21 +160,22 @@ class GPPVAE(Estimator):
             return False
         return True
 
-    def calibrate(self, samples: Any, table: Any, n_samples: int = 16) -> None:
-        """Set the noise that `include_noise` adds, per value, from the errors of predictions at these rows.
+    def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
+        """Measure how large errors are where draws spread little or much; `include_noise` then says so.
 
-        Noise is what the squared errors hold beyond the variance of the predictions. Give rows that were not
-        trained on: errors at training rows are smaller. At most 2,048 rows are used.
+        Give rows that were not trained on, like those to be predicted: errors at training rows are smaller.
+        At most 256 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
         """
+        if not isinstance(self._autoencoder.likelihood, Gaussian):
+            return
         data, rows_table = self._samples(samples), Table(table)
         data.check()
         same_length(data, rows_table)
-        step = -(-len(data) // CALIBRATION_ROWS)
-        picked = np.arange(0, len(data), step)
+        picked = np.arange(0, len(data), -(-len(data) // CALIBRATION_ROWS))
         y, mask = data.read(torch.from_numpy(picked))
-        self.noise_var_ = noise_variance(y, mask, self.predict(rows_table.take(picked), n_samples))
+        self.calibration_ = calibrate(y, mask, self.predict(rows_table.take(picked), n_samples))
 
-    def add_objects(self, samples: Any, table: Any, steps: int = 15) -> list[str]:
+    def add_objects(self, samples: Any, table: Any, steps: int = 8) -> list[str]:
         """Learn ids that were not in the training set from a few samples of each; predict() then takes them.
 
         Args:
@@ -192,9 +193,9 @@ class GPPVAE(Estimator):
     def _object_noise(self) -> Likelihood:
         """The likelihood with its noise as measured, which is what new samples differ by."""
         likelihood = self._autoencoder.likelihood
-        if self.noise_var_ is None or not isinstance(likelihood, Gaussian):
+        if self.calibration_ is None or not isinstance(likelihood, Gaussian):
             return likelihood
-        return Gaussian(float(self.noise_var_.mean())).to(self._torch_device())
+        return Gaussian(self.calibration_.error_var).to(self._torch_device())
 
     @classmethod
     def resume(cls, out: str | os.PathLike[str], samples: Any, table: Any, **options: Any) -> GPPVAE:
@@ -269,7 +270,7 @@ class GPPVAE(Estimator):
         Args:
             table: rows wanted; ids known from training, numbers of any value.
             n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
-            include_noise: count the noise of the samples themselves in std.
+            include_noise: let std be that of a new sample, its own noise and the model's errors included.
             seed: of the draws; the estimator's when None.
         """
         model, weights = self._fitted
@@ -279,14 +280,13 @@ class GPPVAE(Estimator):
             parts = [decode_mean(model, weights, chunk).cpu() for _, chunk in row_chunks(rows)]
             return Prediction(self._joined(parts), None)
         draws, generator = self._draws(weights, n_samples, seed)
-        means, stds = [], []
-        for _, chunk in row_chunks(rows):
-            mean, var = moments(decode_draws(model, draws, chunk, generator), include_noise and self.noise_var_ is None)
-            if include_noise and self.noise_var_ is not None:
-                var = var + torch.from_numpy(self.noise_var_).to(var)
-            means.append(mean.cpu())
-            stds.append(var.sqrt().cpu())
-        return Prediction(self._joined(means), self._joined(stds))
+        add_noise = include_noise and self.calibration_ is None
+        pairs = [moments(decode_draws(model, draws, chunk, generator), add_noise) for _, chunk in row_chunks(rows)]
+        mean = self._joined([mean.cpu() for mean, _ in pairs])
+        std = self._joined([var.sqrt().cpu() for _, var in pairs])
+        if include_noise and self.calibration_ is not None:
+            std = self.calibration_.total_std(std)
+        return Prediction(mean, std)
 
     @torch.no_grad()
     def sample(
@@ -346,8 +346,6 @@ class GPPVAE(Estimator):
         """Write the model into the folder `path` (model.safetensors; nothing in it is executable)."""
         model, weights = self._fitted
         tensors = with_prefix("model", model.state_dict()) | with_prefix("weights", weights.tensors())
-        if self.noise_var_ is not None:
-            tensors["noise_var"] = torch.from_numpy(self.noise_var_)
         meta = {
             "kind": "gppvae",
             "settings": self.settings(),
@@ -356,6 +354,7 @@ class GPPVAE(Estimator):
             "kernel": kernel_extras(model.kernel),
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,
+            "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
         }
         save_model(path, tensors, meta)
 
@@ -383,7 +382,7 @@ class GPPVAE(Estimator):
         load_weights(model, state, path)
         model.split = meta["split"]
         self.model_, self.weights_ = model, weight_posterior(under("weights", tensors))
-        self.noise_var_ = tensors["noise_var"].numpy() if "noise_var" in tensors else None
+        self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
         self.history_, self.fit_seconds_ = meta["history"], meta["fit_seconds"]
         return self
 

@@ -1,16 +1,18 @@
-"""Predictions as arrays: their moments over draws, and the noise that their errors reveal."""
+"""Predictions as arrays: their moments over draws, and what their errors say about the spread of draws."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-SHRINK_ROWS = 10.0
-LEAST_NOISE = 1e-8
+CLASSES = 16
+LEAST_PER_CLASS = 100
+LEAST_STD = 1e-6
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,46 @@ def moments(draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool) -> tupl
     return mean, var + noise / count if include_noise else var
 
 
-def noise_variance(y: Tensor, mask: Tensor | None, predicted: Prediction) -> np.ndarray:
-    """Per value, the mean over rows of squared error minus predicted variance; (shape,) float64.
+@dataclass(frozen=True)
+class Calibration:
+    """Size of real errors as a function of the spread of draws, measured on rows with known answers.
 
-    Each is shrunk towards the average over values by the weight of a few rows, and kept positive.
+    Attributes:
+        spread: increasing grid of the draws' standard deviation.  error: root mean squared error there.
+        error_var: mean squared error over all values.
+    """
+
+    spread: np.ndarray
+    error: np.ndarray
+    error_var: float
+
+    def total_std(self, std: np.ndarray) -> np.ndarray:
+        """Standard deviation of a new sample where the draws spread by `std`; never below it."""
+        at = np.log(np.maximum(std, LEAST_STD))
+        total = np.exp(np.interp(at, np.log(self.spread), np.log(self.error)))
+        return np.maximum(total, std).astype(np.float32)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"spread": self.spread.tolist(), "error": self.error.tolist(), "error_var": self.error_var}
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> Calibration:
+        return cls(np.array(saved["spread"]), np.array(saved["error"]), float(saved["error_var"]))
+
+
+def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction) -> Calibration:
+    """Measure errors in classes of equal count of the predicted spread; the curve may not fall.
+
+    Args:
+        y: true samples.  mask: of observed values, or None.  predicted: mean and std over draws at their rows.
     """
     assert predicted.std is not None
-    error = (y.numpy().astype(np.float64) - predicted.mean) ** 2 - predicted.std.astype(np.float64) ** 2
-    seen = np.ones_like(error) if mask is None else mask.numpy().astype(np.float64)
-    count, total = seen.sum(0), (error * seen).sum(0)
-    average = max(float(total.sum() / max(count.sum(), 1.0)), LEAST_NOISE)
-    return np.maximum((total + SHRINK_ROWS * average) / (count + SHRINK_ROWS), LEAST_NOISE)
+    error = np.square(y.numpy().astype(np.float64) - predicted.mean)
+    seen = np.ones(error.shape, dtype=bool) if mask is None else mask.numpy()
+    error, spread = error[seen], np.maximum(predicted.std.astype(np.float64)[seen], LEAST_STD)
+    classes = np.array_split(np.argsort(spread, kind="stable"), max(1, min(CLASSES, error.size // LEAST_PER_CLASS)))
+    sizes = np.array([np.sqrt(error[members].mean()) for members in classes])
+    centres = np.array([np.exp(np.log(spread[members]).mean()) for members in classes])
+    distinct, first = np.unique(centres, return_index=True)
+    rising = np.maximum(np.maximum.accumulate(sizes), LEAST_STD)
+    return Calibration(distinct, rising[first], float(error.mean()))
