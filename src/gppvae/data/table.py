@@ -57,13 +57,14 @@ class Table:
         parts = []
         for name in names:
             raw = self[name]
-            try:
-                values = np.asarray(raw, dtype=np.float64)
-            except (TypeError, ValueError):
+            values = pd.to_numeric(pd.Series(raw), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+            text = np.flatnonzero(np.isnan(values) & ~pd.isna(raw))
+            if text.size or raw.dtype.kind in "mM":
+                shown = str(raw[text[0]] if text.size else raw[0])
                 raise ValueError(
-                    f"column {name!r} must be numeric, got values like {raw[0]!r}; "
-                    "use Learned, FreeForm or Categorical for ids"
-                ) from None
+                    f"column {name!r} must be numeric, got values like {shown!r}; "
+                    "use Learned, FreeForm or Categorical for ids, or convert dates to numbers"
+                )
             bad = np.flatnonzero(~np.isfinite(values))
             if bad.size:
                 raise ValueError(

@@ -65,7 +65,14 @@ class Kernel(nn.Module):
 
     def bind(self, table: Table, generator: torch.Generator | None = None) -> None:
         """Fix levels and anchors from the training table and create the parameters that depend on them."""
+        readers: dict[str, Leaf] = {}
         for leaf in self.leaves():
+            other = readers.setdefault(leaf.key, leaf)
+            if other.columns_read != leaf.columns_read:
+                raise ValueError(
+                    f"the columns {other.columns_read} and {leaf.columns_read} cannot be told apart as {leaf.key!r}; "
+                    "rename one of them"
+                )
             leaf.bind_leaf(table, generator)
 
     def code(self, table: Table) -> Rows:

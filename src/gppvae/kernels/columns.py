@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,7 +19,7 @@ class IdLeaf(Leaf):
 
     def __init__(self, column: str) -> None:
         super().__init__()
-        self.columns_read = (column,)
+        self.columns_read = column_names(type(self).__name__, (column,))
         self.levels: list[str] = []
 
     @property
@@ -78,7 +79,7 @@ class Learned(IdLeaf):
 
     def __init__(self, column: str, dim: int = 8, normalize: bool = False) -> None:
         super().__init__(column)
-        if int(dim) != dim or dim < 1:
+        if not isinstance(dim, (int, float)) or not math.isfinite(dim) or int(dim) != dim or dim < 1:
             raise ValueError(f"Learned({column!r}) needs dim of at least 1, got {dim}; use for example 8")
         self.dim, self.normalize = int(dim), bool(normalize)
         self.x: nn.Parameter = nn.Parameter(torch.zeros(0, self.dim, dtype=torch.float64))
@@ -210,7 +211,7 @@ class Linear(Leaf):
         super().__init__()
         if not columns:
             raise ValueError("Linear needs at least one column, got none; write for example Linear('age')")
-        self.columns_read = tuple(columns)
+        self.columns_read = column_names("Linear", columns)
         self.scale: Tensor
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
 
@@ -238,6 +239,14 @@ class Linear(Leaf):
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
         return None
+
+
+def column_names(kernel: str, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns as given, each of them text."""
+    wrong = [column for column in columns if not isinstance(column, str)]
+    if wrong:
+        raise ValueError(f"{kernel} needs column names, got {wrong[0]!r}; write for example {kernel}('time')")
+    return columns
 
 
 def code_numeric(table: Table, columns: tuple[str, ...]) -> Column:

@@ -24,10 +24,12 @@ def parse_kernel(text: str) -> Kernel:
         ValueError: the text is not such an expression; the message shows the offending piece.
     """
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except SyntaxError:
-        raise ValueError(f"the kernel must be an expression like {EXAMPLE!r}, got {text!r}; check brackets") from None
-    kernel = _read(tree.body)
+        kernel = _read(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError):
+        shown = text if len(text) <= 200 else f"{text[:200]}..."
+        raise ValueError(
+            f"the kernel must be an expression like {EXAMPLE!r}, got {shown!r}; check brackets and length"
+        ) from None
     if not isinstance(kernel, Kernel):
         raise ValueError(f"the kernel must be an expression like {EXAMPLE!r}, got the number {text!r}; name a kernel")
     return kernel
@@ -53,11 +55,14 @@ def _read(node: ast.expr) -> Kernel | float:
 def _read_call(node: ast.Call) -> Kernel:
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     if name not in KERNELS:
-        near = difflib.get_close_matches(name, KERNELS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KERNELS)}"
+        known = {kernel.lower(): kernel for kernel in KERNELS}
+        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
+        hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(KERNELS)}"
         raise ValueError(f"the kernel names must be known ones, got {name!r}; {hint}")
     args = [_argument(arg) for arg in node.args]
-    options = {keyword.arg: _argument(keyword.value) for keyword in node.keywords if keyword.arg}
+    if any(keyword.arg is None for keyword in node.keywords):
+        _reject(node, "arguments are column names and numbers")
+    options = {str(keyword.arg): _argument(keyword.value) for keyword in node.keywords}
     try:
         return KERNELS[name](*args, **options)
     except TypeError as error:

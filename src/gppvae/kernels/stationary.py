@@ -43,14 +43,14 @@ class StationaryLeaf(Leaf):
         name = type(self).__name__
         if not columns or not all(isinstance(column, str) for column in columns):
             raise ValueError(f"{name} needs column names, got {columns}; write for example {name}('time')")
-        if max_anchors < 1:
-            raise ValueError(f"{name} needs max_anchors of at least 1, got {max_anchors}; use for example 64")
+        if not isinstance(max_anchors, int) or max_anchors < 1:
+            raise ValueError(f"{name} needs whole max_anchors of at least 1, got {max_anchors!r}; use for example 64")
         self.columns_read = columns
         self.base = base.double()
         self.options, self.fixed = options, bool(fixed)
         if self.fixed:
             self.base.requires_grad_(False)
-        self.max_anchors, self.jitter = int(max_anchors), jitter
+        self.max_anchors, self.jitter = max_anchors, jitter
         self.anchors: Tensor
         self.register_buffer("anchors", torch.zeros(0, len(columns), dtype=torch.float64))
 
@@ -68,6 +68,8 @@ class StationaryLeaf(Leaf):
         words += ["fixed=True"] if self.fixed else []
         if self.max_anchors != 64:
             words.append(f"max_anchors={self.max_anchors}")
+        if self.jitter != 1e-8:
+            words.append(f"jitter={self.jitter!r}")
         return f"{type(self).__name__}({', '.join(words)})"
 
     def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
@@ -161,7 +163,7 @@ class RationalQuadratic(StationaryLeaf):
         jitter: float = 1e-8,
     ) -> None:
         base = gpytorch.kernels.RQKernel()
-        super().__init__(columns, base, {"alpha": alpha} | _given(lengthscale=lengthscale), fixed, max_anchors, jitter)
+        super().__init__(columns, base, _given(alpha=alpha, lengthscale=lengthscale), fixed, max_anchors, jitter)
         _set_positive(self, base, lengthscale=lengthscale, alpha=alpha)
 
 
@@ -187,9 +189,9 @@ class Periodic(StationaryLeaf):
         jitter: float = 1e-8,
     ) -> None:
         base = gpytorch.kernels.PeriodicKernel()
-        options = {"period": float(period)} | _given(lengthscale=lengthscale)
+        options = _given(period=period, lengthscale=lengthscale)
         super().__init__((column,), base, options, fixed, max_anchors, jitter)
-        _set_positive(self, base, period_length=float(period), lengthscale=lengthscale or 1.0)
+        _set_positive(self, base, period_length=period, lengthscale=1.0 if lengthscale is None else lengthscale)
         base.raw_period_length.requires_grad_(False)
 
     def _start_lengthscale(self, values: np.ndarray) -> None:
@@ -197,6 +199,9 @@ class Periodic(StationaryLeaf):
 
 
 def _given(**options: float | None) -> dict[str, float]:
+    for name, value in options.items():
+        if value is not None and not isinstance(value, (int, float)):
+            raise ValueError(f"{name} must be a number, got {value!r}; write for example {name}=1.0")
     return {name: float(value) for name, value in options.items() if value is not None}
 
 
@@ -206,4 +211,4 @@ def _set_positive(leaf: StationaryLeaf, base: gpytorch.kernels.Kernel, **options
             continue
         if not (value > 0 and np.isfinite(value)):
             raise ValueError(f"{type(leaf).__name__} needs a positive {name}, got {value}; use for example 1.0")
-        setattr(base, name, value)
+        setattr(base, name, torch.tensor(value, dtype=torch.float64))

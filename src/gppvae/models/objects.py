@@ -36,7 +36,7 @@ def latents_by_vector(
                     x[:, entry - start] = 1.0
                 start += leaf.dim
                 stack.enter_context(leaf.using(x))
-            return weights.mean_at(model.kernel.features(rows).dense())
+            return weights.mean_at(model.features(rows).dense())
 
     offset = latents(None)
     columns = [latents(entry) - offset for entry in range(sum(leaf.dim for leaf in leaves))]

@@ -35,7 +35,7 @@ class Latents:
 
 def latents_at(model: GPPriorVAE, weights: WeightPosterior, rows: Rows) -> Latents:
     """Where the GP puts the latents of rows. Far from the data var + noise is the prior's variance."""
-    V = model.kernel.features(rows).dense()
+    V = model.features(rows).dense()
     noise = (model.alpha + model.kernel.residual(rows)).reshape(-1, 1)
     var = weights.var_at(V)
     for leaves in learned_by_column(model.kernel).values():
@@ -64,14 +64,14 @@ def decode_draws(
 
     The same draws at all rows make each a coherent function over the whole table.
     """
-    V = model.kernel.features(rows).dense()
+    V = model.features(rows).dense()
     noise_std = (model.alpha + model.kernel.residual(rows)).sqrt().reshape(-1, 1)
     added = any(leaves[0].n_added for leaves in learned_by_column(model.kernel).values())
     autoencoder = model.autoencoder
     for B in draws:
         if added:
             with drawn_vectors(model.kernel, generator):
-                V = model.kernel.features(rows).dense()
+                V = model.features(rows).dense()
         eps = torch.randn(len(rows), B.shape[1], generator=generator, dtype=torch.float64).to(B.device)
         out = autoencoder.decode(_for_network(model, V @ B + noise_std * eps))
         yield autoencoder.likelihood.mean(out), autoencoder.likelihood.variance(out)

@@ -13,8 +13,9 @@ def row_nll(V: Tensor, mean: Tensor, var: Tensor, noise: Tensor, weights: Weight
     """Per-row part of an upper bound on `gp_nll`, (N,).
 
         1/2 sum_l [log 2 pi d + ((mu - v'm_l)^2 + s2_l + v'Sigma v) / d]
-    Summed over all rows, plus `weights.kl()`, it is never below the exact term and equal to it at
-    m = C^-1 R, Sigma = C^-1. Source: Hensman et al. 2013; docs/math.md, "The bound that factorises".
+    Summed over all rows, plus `weights.kl()`, it is never below the exact term. At m = C^-1 R, Sigma = C^-1 it
+    equals it for given latents; with encoder variances tr(C^-1 T) / 2 is left. Source: Hensman et al. 2013;
+    docs/math.md, "A bound that factorises".
 
     Args:
         V: (N, H).  mean, var: encoder outputs (N, L).  noise: d, (N,) or ().  weights: q(B).

@@ -129,8 +129,12 @@ class PhaseRun:
                 parameter.requires_grad_(name in trained)
         self.restore_grad = [p for parameters in groups.values() for p in parameters]
         self.parameters = [p for parameters in trained.values() for p in parameters]
-        options = [{"params": parameters, "base": self.phase.lr[name]} for name, parameters in trained.items()]
-        self.optimizer = torch.optim.Adam(options, lr=1.0, fused=True)
+        decays = {"encoder": self.phase.weight_decay, "decoder": self.phase.weight_decay}
+        options = [
+            {"params": parameters, "base": self.phase.lr[name], "weight_decay": decays.get(name, 0.0)}
+            for name, parameters in trained.items()
+        ]
+        self.optimizer = torch.optim.AdamW(options, lr=1.0, fused=True)  # Adam where there is no decay
         self.average = RunningAverage(self.parameters, self.phase.average) if self.phase.average else None
         self.best, self.stale = math.inf, 0
         self.best_state: dict[str, Tensor] = {}

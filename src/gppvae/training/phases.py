@@ -26,6 +26,7 @@ class Phase:
             likelihood), prior (the kernel), noise (alpha), weights (of q(B), where they are learned).
         decay: "constant", or "cosine" to zero over the phase.
         warmup: share of the phase in which the rate climbs linearly.
+        weight_decay: of the networks, decoupled from the gradient as in AdamW.
         average: decay of a running average of the parameters, taken over at the end (0: none).
         options: further arguments of the inference.
     """
@@ -36,6 +37,7 @@ class Phase:
     lr: dict[str, float]
     decay: str = "constant"
     warmup: float = 0.0
+    weight_decay: float = 0.0
     average: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
 

@@ -1,0 +1,138 @@
+"""A small problem in float64 for gradients to the last digits: networks, kernel, and epochs with noise per row."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gppvae.data.table import Rows, Table
+from gppvae.kernels import RBF, Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
+from gppvae.likelihoods import Gaussian
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.vae import Autoencoder
+from gppvae.nets.mlp import MLPDecoder, MLPEncoder
+
+N, K, L = 21, 4, 2
+PIXEL_VAR = 0.3
+
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "learned * periodic": lambda: 1.7 * Learned("person", 3) * Periodic("angle", 360, lengthscale=0.8),
+    "free form * learned + linear": lambda: FreeForm("pose") * Learned("person", 2) + 0.5 * Linear("time"),
+    "sum of products": lambda: Learned("person", 2, normalize=True) * RBF("time", lengthscale=0.7) + 0.3 * Constant(),
+    "few anchors": lambda: Learned("person", 2) * Matern("time", lengthscale=0.9, max_anchors=4),
+}
+
+
+def columns(n: int = N, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "person": rng.integers(0, 4, n),
+        "pose": rng.choice(["left", "front", "right"], n),
+        "angle": rng.choice([0.0, 45.0, 100.0, 250.0], n),
+        "time": np.round(rng.normal(size=n), 1),
+    }
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """A batch whose noise belongs to its rows, so that it does not change with the batch size."""
+
+    y: Tensor
+    rows: Rows
+    index: Tensor
+    eps: Tensor
+    mask: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.index.shape[0]
+
+    def noise(self, n_latents: int) -> Tensor:
+        assert n_latents == self.eps.shape[1]
+        return self.eps
+
+
+@dataclass(frozen=True)
+class RowEpoch:
+    """An epoch in float64, like the package's to those who iterate it."""
+
+    y: Tensor
+    rows: Rows
+    eps: Tensor
+    batch_size: int
+    order: list[int] = field(default_factory=list)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.y)
+
+    @property
+    def n_batches(self) -> int:
+        return -(-self.n_rows // self.batch_size)
+
+    def batch(self, index: Tensor) -> RowBatch:
+        return RowBatch(self.y[index], self.rows[index], index, self.eps[index])
+
+    def __iter__(self) -> Iterator[RowBatch]:
+        order = torch.tensor(self.order) if self.order else torch.arange(self.n_rows)
+        for index in order.split(self.batch_size):
+            yield self.batch(index)
+
+
+def make_model(kernel: Kernel, alpha: float = 0.4, hidden: tuple[int, ...] = (5,), seed: int = 0) -> GPPriorVAE:
+    """A model in float64 bound to `columns()`, its prior's parameters away from their regular start."""
+    torch.manual_seed(seed)
+    kernel.bind(Table(columns()), torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        for parameter in kernel.parameters():
+            if parameter.ndim == 2 and parameter.requires_grad:
+                parameter.add_(0.3 * torch.randn(parameter.shape, dtype=torch.float64))
+    likelihood = Gaussian(PIXEL_VAR, learn=True)
+    autoencoder = Autoencoder(MLPEncoder((K,), L, hidden), MLPDecoder((K,), L, hidden), likelihood).double()
+    return GPPriorVAE(autoencoder, kernel, alpha, L)
+
+
+def make_epoch(model: GPPriorVAE, batch_size: int = N, seed: int = 0) -> RowEpoch:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randn(N, K, generator=generator, dtype=torch.float64)
+    eps = torch.randn(N, L, generator=generator, dtype=torch.float64)
+    return RowEpoch(y, model.kernel.code(Table(columns())), eps, batch_size)
+
+
+def gradients(model: nn.Module, *others: nn.Module) -> dict[str, Tensor]:
+    """Gradients by name, taken away from the parameters; one that is missing counts as zero."""
+    found = {}
+    for module in (model, *others):
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                found[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                parameter.grad = None
+    return found
+
+
+def assert_same_gradients(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float = 1e-9) -> None:
+    assert got.keys() == want.keys()
+    for name in want:
+        torch.testing.assert_close(
+            got[name], want[name], rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def dense_covariance(model: GPPriorVAE, rows: Rows) -> Tensor:
+    """K with noise by the covariance functions themselves; off the diagonal as the anchors see it."""
+    kernel = model.kernel
+    eye = torch.eye(len(rows), dtype=torch.float64)
+    if kernel.carries_training_variance:
+        V = kernel.features(rows).dense()
+        return V @ V.T + model.alpha * eye
+    V = kernel.features(rows).dense()
+    low_rank = V @ V.T
+    return low_rank + torch.diag(kernel.diag(rows) - low_rank.diagonal()) + model.alpha * eye
+
+
+def dense_expected_nll(cov: Tensor, mean: Tensor, var: Tensor | None) -> Tensor:
+    """E -log N(z_l; 0, cov), summed over latent dimensions, by the density of the multivariate normal."""
+    normal = torch.distributions.MultivariateNormal(torch.zeros(len(cov), dtype=cov.dtype), cov)
+    nll = -normal.log_prob(mean.T).sum()
+    return nll if var is None else nll + 0.5 * (var.sum(1) * torch.linalg.inv(cov).diagonal()).sum()

@@ -1,0 +1,112 @@
+"""Global inference and distillation, against the same bound written out row by row."""
+
+import numpy as np
+import pytest
+import torch
+
+import oracles
+from gppvae.inference import Distill, Global
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.prior.posterior import DiagonalCovariance
+from inference.setting import KERNELS, K, L, N, RowEpoch, assert_same_gradients, gradients, make_epoch, make_model
+
+
+def away_from_start(model: GPPriorVAE) -> Global:
+    inference = Global(model)
+    with torch.no_grad():
+        inference.log_std.add_(torch.randn(inference.log_std.shape, dtype=torch.float64) + 3.0)
+    return inference
+
+
+def loop_loss(model: GPPriorVAE, inference: Global, epoch: RowEpoch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Reconstruction and KL, one row and one weight at a time."""
+    V = model.features(epoch.rows).dense()
+    d = model.noise(epoch.rows).expand(N)
+    std, recon = inference.log_std.exp(), torch.zeros((), dtype=torch.float64)
+    for n in range(N):
+        draws = []
+        for latent in range(L):
+            f = (V[n] * inference.mean[:, latent]).sum()
+            var = (V[n] ** 2 * std[:, latent] ** 2).sum() + d[n]
+            draws.append(f + var.sqrt() * epoch.eps[n, latent])
+        pixel = torch.distributions.Normal(
+            model.autoencoder.decoder(torch.stack(draws).unsqueeze(0))[0], model.autoencoder.likelihood.pixel_var.sqrt()
+        )
+        recon = recon - pixel.log_prob(epoch.y[n]).sum()
+    q, p = torch.distributions.Normal(inference.mean, std), torch.distributions.Normal(0.0, 1.0)
+    return recon, torch.distributions.kl_divergence(q, p).sum()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_value_and_mean_batch_gradient(name: str) -> None:
+    model = make_model(KERNELS[name]())
+    inference = away_from_start(model)
+    epoch = make_epoch(model, batch_size=7)
+    recon, kl = loop_loss(model, inference, epoch)
+    ((recon + kl + model.kernel.neg_log_prior()) / N).backward()
+    want = gradients(model, inference)
+    sums = {"recon_nll": 0.0, "gp_nll": 0.0, "penalty": 0.0, "neg_entropy": 0.0}
+    for terms in inference.steps(epoch):
+        assert terms.n == 7
+        for key, value in terms.named().items():
+            sums[key] += value.item()
+    got = {name: gradient / epoch.n_batches for name, gradient in gradients(model, inference).items()}
+    np.testing.assert_allclose(sums["recon_nll"], recon.item(), rtol=1e-9)
+    np.testing.assert_allclose(sums["gp_nll"], kl.item(), rtol=1e-9)
+    np.testing.assert_allclose(sums["penalty"], model.kernel.neg_log_prior().item(), rtol=1e-9)
+    assert sums["neg_entropy"] == 0.0
+    assert_same_gradients(got, want)
+    assert not any(gradient.any() for name, gradient in got.items() if ".encoder." in name)
+
+
+def test_kl_against_the_oracle_and_weights_are_a_copy() -> None:
+    model = make_model(KERNELS["learned * periodic"]())
+    inference = away_from_start(model)
+    weights = inference.weights(make_epoch(model))
+    cov = [np.diag(np.exp(2 * inference.log_std.detach().numpy()[:, latent])) for latent in range(L)]
+    want = sum(oracles.gaussian_kl(inference.mean.detach().numpy()[:, latent], cov[latent]) for latent in range(L))
+    np.testing.assert_allclose(weights.kl().item(), want, rtol=1e-10)
+    before = weights.mean.clone()
+    with torch.no_grad():
+        inference.mean.add_(1.0)
+    assert torch.equal(weights.mean, before) and not weights.mean.requires_grad
+
+
+def test_distillation_teaches_the_encoder_and_nothing_else() -> None:
+    model = make_model(KERNELS["free form * learned + linear"](), hidden=(32,))
+    epoch = make_epoch(model, batch_size=7)
+    H = model.kernel.rank
+    weights = DiagonalCovariance(torch.randn(H, L, dtype=torch.float64), torch.full((H, L), 0.1, dtype=torch.float64))
+    target = weights.mean_at(model.features(epoch.rows).dense()).detach()
+    epoch = RowEpoch(target @ torch.randn(L, K, dtype=torch.float64), epoch.rows, epoch.eps, 7)
+    inference = Distill(model)
+    inference.start(epoch, weights)
+
+    def error() -> float:
+        with torch.no_grad():
+            return (model.autoencoder.encoder(epoch.y)[0] - target).square().mean().item()
+
+    next(inference.steps(epoch))
+    taught = {name for name, gradient in gradients(model).items() if gradient.any()}
+    assert taught and all(name.startswith("autoencoder.encoder.") for name in taught)
+    before = error()
+    optimizer = torch.optim.Adam(model.autoencoder.encoder.parameters(), lr=0.03)
+    for _ in range(60):
+        for _ in inference.steps(epoch):
+            optimizer.step()
+            optimizer.zero_grad()
+    assert error() < 0.1 * before
+    assert inference.weights(epoch) is weights
+
+
+def test_distillation_loss_is_a_gaussian_density() -> None:
+    model = make_model(KERNELS["learned * periodic"]())
+    epoch = make_epoch(model)
+    weights = away_from_start(model).weights(epoch)
+    inference = Distill(model)
+    inference.start(epoch, weights)
+    (terms,) = inference.steps(epoch)
+    mean, logvar = model.autoencoder.encoder(epoch.y)
+    target = weights.mean_at(model.features(epoch.rows).dense())
+    want = -torch.distributions.Normal(mean, (0.5 * logvar).exp()).log_prob(target).sum()
+    np.testing.assert_allclose(terms.gp_nll.item(), want.item(), rtol=1e-10)

@@ -1,0 +1,197 @@
+"""Leaves at the table's edge: ids, missing columns, wrong values; priors and gradients of their parameters."""
+
+import numpy as np
+import pytest
+import torch
+
+from gppvae.data.table import Table
+from gppvae.kernels import (
+    RBF,
+    Categorical,
+    Constant,
+    FreeForm,
+    Kernel,
+    Learned,
+    Linear,
+    Matern,
+    Periodic,
+    RationalQuadratic,
+    Scale,
+)
+from kernels.cases import bound, columns
+
+
+def test_ids_of_any_type_are_one_id() -> None:
+    kernel = Categorical("digit")
+    kernel.bind(Table({"digit": [3, 10, 4]}))
+    assert kernel.levels == ["10", "3", "4"]
+    for same in ([3, 4], [3.0, 4.0], ["3", "4"], np.array([3, 4], dtype=np.uint8), np.array([3, "4"], dtype=object)):
+        assert kernel.code(Table({"digit": same})).columns["digit (id)"].index.tolist() == [1, 2]
+
+
+def test_codes_number_all_levels_whatever_the_table_holds() -> None:
+    kernel = bound(FreeForm("pose"))
+    rows = kernel.code(Table({"pose": [2, 2]}))
+    torch.testing.assert_close(kernel.features(rows).dense(), kernel.view_factor()[[2, 2]])
+
+
+@pytest.mark.parametrize("kernel", [Learned("person", 2), FreeForm("person"), Categorical("person")])
+def test_an_unknown_id_is_named(kernel: Kernel) -> None:
+    bound(kernel)
+    with pytest.raises(ValueError, match=r"column 'person' .*\(4 of them\), got 'zoe'; .*add_objects"):
+        kernel.code(Table({"person": ["ann", "zoe"]}))
+
+
+def test_many_unknown_ids_are_counted() -> None:
+    kernel = bound(Categorical("person"))
+    with pytest.raises(ValueError, match=r"got '10', '11', '12', '13', '14' and 3 more"):
+        kernel.code(Table({"person": range(10, 18)}))
+
+
+@pytest.mark.parametrize(
+    "kernel", [Categorical("a") + RBF("a (id)"), Linear("a", "b") * Linear("a x b")], ids=["id", "two columns"]
+)
+def test_columns_with_confusable_names_are_refused(kernel: Kernel) -> None:
+    """Ids of "a" and numbers of "a (id)" would be one coded column; so would the pair a, b and "a x b"."""
+    table = Table({"a": [2.0, 5.0], "a (id)": [0.1, 0.4], "b": [1.0, 3.0], "a x b": [7.0, 9.0]})
+    with pytest.raises(ValueError, match="rename"):
+        kernel.bind(table)
+
+
+@pytest.mark.parametrize("kernel", [RBF("time"), Periodic("time", 3.0), Linear("time"), Matern("time")])
+def test_unseen_numbers_are_accepted(kernel: Kernel) -> None:
+    bound(kernel)
+    rows = kernel.code(Table({"time": [123.456, -1e6]}))
+    assert torch.isfinite(kernel.features(rows).dense()).all() and torch.isfinite(kernel.residual(rows)).all()
+
+
+@pytest.mark.parametrize("kernel", [RBF("tiem"), Linear("tiem"), Categorical("tiem"), RBF("tiem") * Constant()])
+def test_a_missing_column_is_named_with_the_nearest(kernel: Kernel) -> None:
+    with pytest.raises(ValueError, match=r"a column 'tiem', got columns .*; did you mean 'time'\?"):
+        bound(kernel)
+
+
+def test_nan_in_a_numeric_column_is_an_error_with_its_row() -> None:
+    table = Table({"time": [0.0, 1.0, np.nan, np.inf]})
+    with pytest.raises(ValueError, match=r"column 'time' must be finite, got nan in row 2 \(2 such rows\)"):
+        RBF("time").bind(table)
+
+
+def test_a_missing_id_is_an_error_with_its_row() -> None:
+    for values in (["a", None], [1.0, np.nan]):
+        with pytest.raises(ValueError, match=r"column 'person' must name an id .* row 1 \(1 such rows\)"):
+            Learned("person").bind(Table({"person": values}))
+
+
+def test_text_in_a_numeric_column_points_to_id_kernels() -> None:
+    with pytest.raises(ValueError, match=r"column 'person' must be numeric, .* use Learned, FreeForm or Categorical"):
+        bound(RBF("person"))
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda: Learned("p", 0), "dim of at least 1, got 0"),
+        (lambda: Learned("p", 2.5), r"dim of at least 1, got 2\.5"),
+        (lambda: Linear(), "at least one column"),
+        (lambda: RBF(), "needs column names"),
+        (lambda: RBF("t", lengthscale=0.0), r"positive lengthscale, got 0\.0"),
+        (lambda: RBF("t", lengthscale=float("nan")), "positive lengthscale, got nan"),
+        (lambda: RBF("t", max_anchors=0), "max_anchors of at least 1, got 0"),
+        (lambda: Matern("t", nu=1.0), r"nu of 0\.5, 1\.5 or 2\.5, got 1\.0"),
+        (lambda: RationalQuadratic("t", alpha=-1.0), r"positive alpha, got -1\.0"),
+        (lambda: Periodic("t", 0.0), r"positive period_length, got 0\.0"),
+        (lambda: Periodic("t", 1.0, lengthscale=0.0), r"positive lengthscale, got 0\.0"),
+        (lambda: 0.0 * RBF("t"), r"must be positive, got 0\.0"),
+        (lambda: -2 * RBF("t"), r"must be positive, got -2\.0"),
+        (lambda: float("inf") * RBF("t"), "must be positive, got inf"),
+    ],
+)
+def test_wrong_arguments_are_explained(write, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        write()
+
+
+def test_only_kernels_and_numbers_compose() -> None:
+    with pytest.raises(TypeError):
+        RBF("t") + 1.0
+    with pytest.raises(TypeError):
+        RBF("t") * "2"
+
+
+def test_a_number_on_either_side_scales() -> None:
+    rows = Table(columns())
+    for kernel in (3.0 * Constant(), Constant() * 3):
+        assert isinstance(kernel, Scale)
+        coded = kernel.code(rows)
+        torch.testing.assert_close(kernel.gram(coded, coded), torch.full((14, 14), 3.0, dtype=torch.float64))
+
+
+def test_neg_log_prior_is_half_the_squares_of_learned_vectors() -> None:
+    left, right = Learned("person", 3), Learned("pose", 2)
+    kernel = bound(2.0 * left * Periodic("angle", 360) + right * Learned("person", 2, normalize=True))
+    expected = 0.5 * (np.sum(left.x.detach().numpy() ** 2) + np.sum(right.x.detach().numpy() ** 2))
+    np.testing.assert_allclose(kernel.neg_log_prior().item(), expected, rtol=1e-12)
+    assert bound(Constant()).neg_log_prior().item() == 0.0
+
+
+def test_fixed_hyperparameters_get_no_gradient() -> None:
+    kernel = bound(RBF("time", lengthscale=0.7, fixed=True) * Matern("place"))
+    assert [name for name, p in kernel.named_parameters() if p.requires_grad] == ["right.base.raw_lengthscale"]
+
+
+def test_binding_is_repeatable_by_generator() -> None:
+    def start(seed: int) -> torch.Tensor:
+        kernel = Learned("person", 3)
+        kernel.bind(Table(columns()), torch.Generator().manual_seed(seed))
+        return kernel.x
+
+    assert torch.equal(start(1), start(1)) and not torch.equal(start(1), start(2))
+
+
+def test_given_values_are_kept_to_the_last_digit() -> None:
+    """A period that is off in its eighth digit is off by a phase after many periods."""
+    kernel = Periodic("t", 365.2425, lengthscale=0.7)
+    assert kernel.base.period_length.item() == pytest.approx(365.2425, rel=1e-13)
+    assert kernel.base.lengthscale.item() == pytest.approx(0.7, rel=1e-13)
+    assert RationalQuadratic("t", alpha=0.3).base.alpha.item() == pytest.approx(0.3, rel=1e-13)
+
+
+def test_the_period_is_not_learned_and_the_length_scale_is() -> None:
+    kernel = bound(Periodic("angle", 360))
+    assert [name for name, p in kernel.named_parameters() if p.requires_grad] == ["base.raw_lengthscale"]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: 2.0 * Learned("person", 2) * Periodic("angle", 360),
+        lambda: FreeForm("pose") + 0.5 * RBF("time", lengthscale=1.0) * Linear("place"),
+        lambda: Matern("place", nu=1.5, lengthscale=2.0) * Learned("pose", 2, normalize=True),
+        lambda: RationalQuadratic("place", lengthscale=1.5) * RBF("time", lengthscale=0.7),
+    ],
+)
+def test_gradients_of_all_parameters_by_differences(write) -> None:
+    """d/dtheta of a fixed contraction of V V', residual and diag, against central differences."""
+    kernel = bound(write())
+    rows = kernel.code(Table(columns(6, seed=3)))
+    mix = torch.randn(6, 6, dtype=torch.float64)
+
+    def value() -> torch.Tensor:
+        V = kernel.features(rows).dense()
+        return (mix * (V @ V.T)).sum() + (mix[0] * (kernel.residual(rows) + kernel.diag(rows))).sum()
+
+    value().backward()
+    for name, parameter in kernel.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        flat = parameter.data.view(-1)
+        for i in range(flat.numel()):
+            start, step = float(flat[i]), 1e-5
+            sides = []
+            for shifted in (start + step, start - step):
+                flat[i] = shifted
+                sides.append(value().item())
+            flat[i] = start
+            difference = (sides[0] - sides[1]) / (2 * step)
+            assert abs(difference - float(parameter.grad.view(-1)[i])) < 1e-4 * max(1.0, abs(difference)), name

@@ -1,0 +1,68 @@
+"""The bound that is a sum over rows: never below the exact term, and tight at the exact posterior."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gppvae.prior.bound import row_nll
+from gppvae.prior.lowrank import gp_nll
+from gppvae.prior.posterior import DiagonalCovariance, SharedCovariance, WeightPosterior, condition
+from prior.problems import ALPHAS, SIZES, Problem, problem, tensor
+
+
+def bound(p: Problem, weights: WeightPosterior, expected: bool) -> float:
+    var = tensor(p.var) if expected else torch.zeros_like(tensor(p.var))
+    rows = row_nll(tensor(p.V), tensor(p.mean), var, tensor(p.noise), weights)
+    assert rows.shape == (len(p.V),)
+    return (rows.sum() + weights.kl()).item()
+
+
+def exact(p: Problem, expected: bool) -> float:
+    features = p.features()
+    return gp_nll(p.statistics(expected), features.tables, features.sizes).item()
+
+
+def random_weights(rank: int, seed: int, size: float, diagonal: bool) -> WeightPosterior:
+    rng = np.random.default_rng(seed)
+    mean = tensor(size * rng.normal(size=(rank, 3)))
+    if diagonal:
+        return DiagonalCovariance(mean, tensor(size * rng.uniform(0.1, 1.0, (rank, 3))))
+    root = size * rng.normal(size=(rank, rank))
+    return SharedCovariance(mean, tensor(root), tensor(np.linalg.slogdet(root @ root.T)[1]))
+
+
+@given(st.sampled_from(list(SIZES)), st.sampled_from(ALPHAS), st.floats(0.01, 10.0), st.booleans(), st.integers(0, 999))
+def test_never_below_the_exact_term(size: str, alpha: float, spread: float, diagonal: bool, seed: int) -> None:
+    p = problem(*SIZES[size], alpha, uneven=True, seed=seed)
+    weights = random_weights(SIZES[size][1], seed, spread, diagonal)
+    assert bound(p, weights, expected=False) >= exact(p, expected=False) - 1e-9
+    assert bound(p, weights, expected=True) >= exact(p, expected=True) - 1e-9
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("size", SIZES)
+def test_equal_at_the_exact_posterior(size: str, alpha: float) -> None:
+    p = problem(*SIZES[size], alpha, uneven=True)
+    rtol = 1e-9 if alpha > 1e-5 else 1e-6
+    np.testing.assert_allclose(bound(p, condition(p.assembled()), expected=False), exact(p, expected=False), rtol=rtol)
+
+
+@given(st.sampled_from(list(SIZES)), st.integers(0, 999))
+def test_encoder_variances_cost_half_a_trace(size: str, seed: int) -> None:
+    """q(Z) q(B) is one factor looser than q(Z) p(B | Z): by tr(C^-1 T) / 2 at the best q(B)."""
+    p = problem(*SIZES[size], 0.3, uneven=True, seed=seed)
+    C = np.eye(p.V.shape[1]) + p.V.T @ (p.V / p.noise[:, None])
+    T = p.V.T @ (p.V * (p.var.sum(1) / p.noise**2)[:, None])
+    gap = bound(p, condition(p.assembled()), expected=True) - exact(p, expected=True)
+    np.testing.assert_allclose(gap, 0.5 * np.trace(np.linalg.solve(C, T)), rtol=1e-8)
+
+
+def test_moving_away_from_the_posterior_costs() -> None:
+    p = problem(*SIZES["H < N"], 0.3)
+    best = condition(p.assembled())
+    for shift, grow in ((0.1, 1.0), (0.0, 1.1), (0.0, 0.9)):
+        logdet = best.logdet + 2 * best.root.shape[0] * np.log(grow)
+        moved = SharedCovariance(best.mean + shift, best.root * grow, logdet)
+        assert bound(p, moved, expected=True) > bound(p, best, expected=True) + 1e-3
