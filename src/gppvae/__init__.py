@@ -1,20 +1,26 @@
 """gppvae: variational autoencoders whose latents have a Gaussian process prior over the columns of a table."""
 
-from gppvae.estimator import GPPVAE, VAE, Prediction
-from gppvae.kernels import (
-    RBF,
-    Categorical,
-    Constant,
-    FreeForm,
-    Kernel,
-    Learned,
-    Linear,
-    Matern,
-    Periodic,
-    RationalQuadratic,
-    parse_kernel,
-)
-from gppvae.training.phases import Phase
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gppvae.estimator import GPPVAE, VAE, Prediction
+    from gppvae.kernels import (
+        RBF,
+        Categorical,
+        Constant,
+        FreeForm,
+        Kernel,
+        Learned,
+        Linear,
+        Matern,
+        Periodic,
+        RationalQuadratic,
+        parse_kernel,
+    )
+    from gppvae.training.phases import Phase
 
 __version__ = "0.1.0"
 
@@ -36,3 +42,16 @@ __all__ = [
     "__version__",
     "parse_kernel",
 ]
+
+_HOMES = {"GPPVAE": "estimator", "VAE": "estimator", "Prediction": "estimator", "Phase": "training.phases"}
+
+
+def __getattr__(name: str) -> Any:
+    # PyTorch takes two seconds to import: `gppvae --help` must not wait for it.
+    if name not in __all__:
+        raise AttributeError(f"module 'gppvae' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"gppvae.{_HOMES.get(name, 'kernels')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

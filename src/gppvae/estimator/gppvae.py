@@ -16,7 +16,14 @@ from gppvae.data.table import Table
 from gppvae.estimator.base import Estimator, NotFittedError, _whole
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, moments
-from gppvae.estimator.saving import kernel_extras, load_model, load_weights, restore_kernel, save_model
+from gppvae.estimator.saving import (
+    constructor_arguments,
+    kernel_extras,
+    load_model,
+    load_weights,
+    restore_kernel,
+    save_model,
+)
 from gppvae.estimator.validation import same_length, validator
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
@@ -44,7 +51,8 @@ class GPPVAE(Estimator):
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y.
         likelihood: "gaussian", "bernoulli", "negative_binomial" or a Likelihood.
         pixel_var: sigma_y^2 of the Gaussian; larger trusts the prior more.
-        alpha: latent noise variance to start from.
+        alpha: latent noise variance to start from; by default 0.001 for global inference, where it stays fixed,
+            and 0.1 otherwise.
         inference: "exact", "minibatch", "posterior" or "global" (docs/inference.md says which to choose).
         schedule: "joint", or "disjoint" to keep the networks of the VAE warm-up.
         epochs, warmup_epochs, gp_epochs: of the joint, the VAE and the GP-only phase.
@@ -68,7 +76,7 @@ class GPPVAE(Estimator):
         decoder: nn.Module | None = None,
         likelihood: str | dict[str, Any] | Likelihood = "gaussian",
         pixel_var: float = 0.01,
-        alpha: float = 0.1,
+        alpha: float | None = None,
         inference: str = "minibatch",
         schedule: str = "joint",
         epochs: int = 100,
@@ -129,7 +137,7 @@ class GPPVAE(Estimator):
         same_length(data, rows_table)
         kernel.bind(rows_table, torch.Generator().manual_seed(derive_seed(self.seed, 1)))
         self.shape_ = data.shape
-        model = GPPriorVAE(self._build_autoencoder(data.shape), kernel, self.alpha, self.latent_dim)
+        model = GPPriorVAE(self._build_autoencoder(data.shape), kernel, self._start_alpha(), self.latent_dim)
         model.kernel.to(self._gp_device())
         model.log_alpha.data = model.log_alpha.data.to(self._gp_device())
         rows = kernel.code(rows_table)
@@ -141,17 +149,11 @@ class GPPVAE(Estimator):
         folder = None if out is None else RunFolder(out)
         trainer = self._train(model, self._phases(), data, rows, folder, validate, progress, checkpoint_seconds)
         self.model_, self.weights_ = model, trainer.weights
-        self._calibrate_after_fit((samples, table), validation)
+        # Errors at rows that were not trained on are the honest ones, where the model can predict such rows.
+        self.calibrate(*(validation if validation is not None and self._knows(validation[1]) else (samples, table)))
         if folder is not None:
             self.save(folder.path)
         return self
-
-    def _calibrate_after_fit(self, train: tuple[Any, Any], validation: tuple[Any, Any] | None) -> None:
-        """Noise from validation rows when the model can predict them, else from training rows."""
-        if validation is not None and self._knows(validation[1]):
-            self.calibrate(*validation)
-        else:
-            self.calibrate(*train)
 
     def _knows(self, table: Any) -> bool:
         try:
@@ -210,11 +212,11 @@ class GPPVAE(Estimator):
             raise FileNotFoundError(f"expected a run folder at {out}, found no {CONFIG} in it; check the name")
         settings = json.loads(path.read_text())["settings"]
         networks = {name: options.pop(name) for name in ("encoder", "decoder") if name in options}
-        return cls(**_constructor_arguments(settings), **networks).fit(samples, table, out=out, **options)
+        return cls(**constructor_arguments(settings), **networks).fit(samples, table, out=out, **options)
 
     def _check(self) -> None:
         self._check_settings()
-        if not (self.alpha > 0 and np.isfinite(self.alpha)):
+        if self.alpha is not None and not (self.alpha > 0 and np.isfinite(self.alpha)):
             raise ValueError(f"alpha must be positive, got {self.alpha}; use for example 0.1")
         if self.inference not in INFERENCE_CHOICES:
             raise ValueError(f"inference must be one of {', '.join(INFERENCE_CHOICES)}, got {self.inference!r}")
@@ -227,6 +229,11 @@ class GPPVAE(Estimator):
             return self.phases
         epochs = self.epochs, self.warmup_epochs, self.gp_epochs
         return plan(self.schedule, self.inference, *epochs, self.lr, self.prior_lr)
+
+    def _start_alpha(self) -> float:
+        if self.alpha is not None:
+            return self.alpha
+        return 0.001 if any(phase.inference == "global" for phase in self._phases()) else 0.1
 
     def _gp_device(self) -> torch.device:
         device = self._torch_device()
@@ -354,6 +361,7 @@ class GPPVAE(Estimator):
             "kernel": kernel_extras(model.kernel),
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,
+            "skipped_steps": self.skipped_steps_,
             "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
         }
         save_model(path, tensors, meta)
@@ -372,22 +380,17 @@ class GPPVAE(Estimator):
         settings = meta["settings"]
         if settings["own_networks"] and (encoder is None or decoder is None):
             raise ValueError(f"{path} was fitted with networks of your own; pass encoder= and decoder= to load()")
-        self = cls(**_constructor_arguments(settings), encoder=encoder, decoder=decoder, device=device)
+        self = cls(**constructor_arguments(settings), encoder=encoder, decoder=decoder, device=device)
         self.shape_ = tuple(meta["shape"])
         state = under("model", tensors)
         kernel = restore_kernel(settings["kernel"], meta["kernel"], under("kernel", state))
         model = GPPriorVAE(
-            self._build_autoencoder(self.shape_), kernel.to(self._gp_device()), self.alpha, self.latent_dim
+            self._build_autoencoder(self.shape_), kernel.to(self._gp_device()), self._start_alpha(), self.latent_dim
         )
         load_weights(model, state, path)
         model.split = meta["split"]
         self.model_, self.weights_ = model, weight_posterior(under("weights", tensors))
         self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
         self.history_, self.fit_seconds_ = meta["history"], meta["fit_seconds"]
+        self.skipped_steps_ = meta["skipped_steps"]
         return self
-
-
-def _constructor_arguments(settings: dict[str, Any]) -> dict[str, Any]:
-    phases = settings.get("phases")
-    kept = {name: value for name, value in settings.items() if name not in ("own_networks", "data", "phases")}
-    return kept | ({"phases": [Phase(**phase) for phase in phases]} if phases else {})

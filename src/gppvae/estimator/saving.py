@@ -13,6 +13,7 @@ from gppvae.kernels.base import Kernel, Leaf
 from gppvae.kernels.parse import parse_kernel
 from gppvae.training.checkpoint import read_tensors, under, write_tensors
 from gppvae.training.folder import MODEL, provenance
+from gppvae.training.phases import Phase
 
 
 def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
@@ -63,3 +64,10 @@ def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any)
             "pass the encoder and decoder the model was fitted with"
         )
     module.load_state_dict(tensors)
+
+
+def constructor_arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    """The estimator's arguments among saved settings, phases as objects."""
+    phases = settings.get("phases")
+    kept = {name: value for name, value in settings.items() if name not in ("own_networks", "data", "phases")}
+    return kept | ({"phases": [Phase(**phase) for phase in phases]} if phases else {})

@@ -13,6 +13,8 @@ from gppvae.kernels.columns import IdLeaf, Learned
 from gppvae.kernels.stationary import StationaryLeaf
 from gppvae.training.folder import CONFIG
 
+REPORT = "report.html"
+
 
 def kernel_of(model: GPPVAE) -> Kernel:
     """The fitted kernel; a model that is not fitted says so."""
@@ -22,9 +24,7 @@ def kernel_of(model: GPPVAE) -> Kernel:
 def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
     """(part of the kernel, what it learned), left to right, the latent noise last."""
     rows = [
-        (_name(module), _learned(module))
-        for module in kernel_of(model).modules()
-        if isinstance(module, (Leaf, Scale))
+        (_name(module), _learned(module)) for module in kernel_of(model).modules() if isinstance(module, (Leaf, Scale))
     ]
     return [*rows, ("latent noise", f"variance {float(model._fitted[0].alpha.detach()):.4g}")]
 

@@ -20,12 +20,20 @@ from gppvae.kernels.base import Leaf
 from gppvae.kernels.columns import FreeForm, IdLeaf, Learned
 from gppvae.kernels.stationary import StationaryLeaf
 from gppvae.report import figures
-from gppvae.report.describe import column_rows, kernel_of, kernel_rows, run_config, run_facts, settings_rows
+from gppvae.report.describe import (
+    REPORT,
+    column_rows,
+    kernel_of,
+    kernel_rows,
+    run_config,
+    run_facts,
+    settings_rows,
+)
 from gppvae.report.images import is_image, shade_range, to_pictures
 from gppvae.report.page import Page, Panel
 from gppvae.report.turning import Part, find_turn, measured
 
-REPORT, FIGURES = "report.html", "figures"
+FIGURES = "figures"
 MAX_SCORED, MAX_SHOWN, MAX_LEVELS = 2000, 8, 400
 DRAWS = 32
 LEVELS = np.linspace(0.1, 0.95, 18)
@@ -217,7 +225,7 @@ class RunReport:
                 numbers = np.concatenate([numbers, Table(self.test[1]).numeric(leaf.columns_read)])
             numbers = np.unique(numbers, axis=0)
             numbers = numbers[spread(len(numbers), MAX_LEVELS)]
-            labels = [", ".join(f"{value:g}" for value in row) for row in numbers]
+            labels = [", ".join(f"{value:.4g}" for value in row) for row in numbers]
             values = torch.from_numpy(numbers).to(device)
         with torch.no_grad():
             return leaf.covariance(values, values).cpu().numpy(), labels

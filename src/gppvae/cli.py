@@ -1,0 +1,323 @@
+"""The command line: parse, call, print. Everything heavy is imported inside the commands, so help is quick."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gppvae.report.commands import reproduce_app
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from gppvae.estimator import GPPVAE
+
+BAD_INPUT, TRAINING_FAILED, INTERRUPTED = 2, 3, 130
+
+app = typer.Typer(
+    name="gppvae",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Entry point of the command `gppvae` and of `python -m gppvae`."""
+    app(prog_name="gppvae")
+
+
+@contextlib.contextmanager
+def one_sentence(continues: bool = False) -> Iterator[None]:
+    """Turn what bad input and failed training raise into one line on stderr and an exit code.
+
+    Args:
+        continues: whether the same command continues an interrupted run.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        _stop("stopped" + ("; type the same command again to continue" if continues else ""), INTERRUPTED)
+    except (ValueError, TypeError, OSError) as error:
+        _stop(_sentence(error), BAD_INPUT)
+    except RuntimeError as error:
+        from gppvae.training.loop import TrainingError
+
+        if not isinstance(error, TrainingError):
+            raise
+        _stop(_sentence(error), TRAINING_FAILED)
+
+
+app.add_typer(reproduce_app(one_sentence), name="reproduce")
+
+
+def _stop(sentence: str, code: int) -> None:
+    print(f"gppvae: {sentence}", file=sys.stderr)
+    raise typer.Exit(code) from None
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from gppvae import __version__
+
+        print(f"gppvae {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Gaussian process prior VAEs: latent spaces that covary as a kernel over your table says.
+
+    [bold]gppvae demo[/bold] trains on digits that come with the package and ends in a report page.
+
+    [bold]gppvae fit[/bold] table.csv --data images.npy --kernel "Learned(person, 64) * FreeForm(pose)" --out runs/faces
+
+    [bold]gppvae predict[/bold] runs/faces wanted.csv --out predicted
+    """
+
+
+@app.command()
+def demo(
+    out: Path = typer.Option(Path("runs/demo"), help="Folder for the run; an earlier demo in it is replaced."),
+    seed: int = typer.Option(0, min=0, help="Decides the digits and the start of the training."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
+) -> None:
+    """Learn to rotate handwritten threes and predict them at an angle never seen (two minutes on two cores).
+
+    An interrupted demo continues where it stopped when the command is typed again.
+    """
+    with one_sentence(continues=True):
+        from gppvae.experiments.demo import OURS, demo_folder, predictions, run_demo
+        from gppvae.report.run import write_report
+
+        with demo_folder(out, seed) as folder:
+            result = run_demo(folder, seed, progress=not quiet)
+            digits, guesses = result.digits, predictions(result.model, result.digits)
+            write_report(
+                folder,
+                result.model,
+                train=(digits.train.images, digits.train.table),
+                test=(digits.test.images, digits.test.table),
+                scores=result.mse,
+                others={name: guess for name, guess in guesses.items() if name != OURS},
+                title="Rotated threes",
+                about=f"Threes at {len(digits.angles)} angles, predicted at {digits.held_out_angle:g} degrees, "
+                "where the model saw none.",
+            )
+        _print_scores(result.mse, f"MSE at {digits.held_out_angle:g} degrees, held out")
+        print(f"report: {out / 'report.html'}")
+
+
+@app.command()
+def fit(
+    table: Path = typer.Argument(help="CSV table, one row per sample; its columns are those the kernel names."),
+    data: Path = typer.Option(..., help="Samples as .npy: (N, values), (N, height, width) or with channels."),
+    kernel: str = typer.Option(..., help='Over columns, for example "Learned(person, 64) * FreeForm(pose)".'),
+    out: Path = typer.Option(..., help="Run folder to make."),
+    latent_dim: int | None = typer.Option(None, help="Latent dimensions."),
+    network: str | None = typer.Option(None, help="auto, conv, wide, faces or mlp."),
+    inference: str | None = typer.Option(None, help="exact, minibatch, posterior or global."),
+    schedule: str | None = typer.Option(None, help="joint or disjoint."),
+    likelihood: str | None = typer.Option(None, help="gaussian, bernoulli or negative_binomial."),
+    pixel_var: float | None = typer.Option(None, help="Noise variance of the Gaussian likelihood."),
+    epochs: int | None = typer.Option(None, help="Passes over the data."),
+    warmup_epochs: int | None = typer.Option(None, help="Passes of the VAE warm-up."),
+    gp_epochs: int | None = typer.Option(None, help="Steps of the GP-only phase."),
+    lr: float | None = typer.Option(None, help="Learning rate of the networks."),
+    prior_lr: float | None = typer.Option(None, help="Learning rate of the prior."),
+    batch_size: int | None = typer.Option(None, help="Samples per step."),
+    patience: int | None = typer.Option(None, help="Validations without improvement before a phase stops."),
+    channels: str | None = typer.Option(None, help="first or last, for arrays of four dimensions."),
+    missing: str | None = typer.Option(None, help="error, or mask for NaN that means not observed."),
+    seed: int | None = typer.Option(None, help="Makes the fit repeatable."),
+    device: str | None = typer.Option(None, help="For example cuda; chosen when not given."),
+    validation_fraction: float | None = typer.Option(None, help="Share of the rows held out at random."),
+    validation_table: Path | None = typer.Option(None, help="CSV table of rows that are not trained on."),
+    validation_data: Path | None = typer.Option(None, help="Their samples, .npy."),
+    checkpoint_seconds: float = typer.Option(30.0, min=0.0, help="Least time between checkpoints."),
+    page: bool = typer.Option(True, "--report/--no-report", help="Write report.html and figures at the end."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
+) -> None:
+    """Fit a model to samples and the table that says what they are.
+
+    Typing the same command again continues a run that was stopped. What is not given keeps its default (see GPPVAE).
+
+    Example: gppvae fit threes.csv --data threes.npy --kernel "Learned(digit, 8) * Periodic(angle, 360)"
+    --validation-fraction 0.1 --out runs/threes
+    """
+    given = {name: value for name, value in locals().items() if name in _ESTIMATOR_OPTIONS and value is not None}
+    with one_sentence(continues=True):
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.describe import REPORT
+        from gppvae.training.folder import RunFolder
+
+        folder = RunFolder(out)
+        folder.check_writable()
+        if not page or (out / REPORT).exists():
+            folder.check_unfinished()
+        train, validation = _fit_data(table, data, kernel, validation_fraction, validation_table, validation_data, seed)
+        if folder.finished():  # stopped after the fit, before its report
+            model = GPPVAE.load(out)
+        else:
+            model = GPPVAE(kernel, **given)
+            model.fit(*train, validation=validation, out=out, progress=not quiet, checkpoint_seconds=checkpoint_seconds)
+        print(f"trained on {len(train[1])} samples of shape {model.shape_} in {model.fit_seconds_:.0f} s")
+        print(f"model:  {out}")
+        if page:
+            from gppvae.report.run import write_report
+
+            print(f"report: {write_report(out, model, train=train, test=validation, title=out.name)}")
+
+
+_ESTIMATOR_OPTIONS = (
+    "latent_dim", "network", "inference", "schedule", "likelihood", "pixel_var", "epochs", "warmup_epochs", "gp_epochs",
+    "lr", "prior_lr", "batch_size", "patience", "channels", "missing", "seed", "device",
+)  # fmt: skip
+
+
+@app.command()
+def predict(
+    run: Path = typer.Argument(help="Folder of a fitted model."),
+    rows: Path = typer.Argument(help="CSV table of the rows wanted."),
+    out: Path = typer.Option(..., help="Folder for the predictions; must not hold any yet."),
+    n_samples: int = typer.Option(0, help="Draws of the latents to average over; 0 gives no std.npy."),
+    include_noise: bool = typer.Option(False, help="Count the noise of the samples themselves in std.npy."),
+    seed: int | None = typer.Option(None, min=0, help="Of the draws; that of the model when not given."),
+    images: bool = typer.Option(True, help="Draw PNG images of image data."),
+) -> None:
+    """Predict samples at rows nobody measured: mean.npy, std.npy, rows.csv and PNG images.
+
+    Example: gppvae predict runs/threes wanted.csv --out predicted --n-samples 64
+    """
+    with one_sentence():
+        from gppvae.data.files import read_table
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.predictions import check_free, write_predictions
+
+        check_free(out)
+        model = GPPVAE.load(run)
+        wanted = read_table(rows, _id_columns(model))
+        prediction = model.predict(wanted, n_samples, include_noise, seed)
+        names = write_predictions(out, prediction, rows.read_bytes(), images)
+        print(f"{len(wanted)} predictions in {out}: {', '.join(names)}")
+
+
+@app.command()
+def info(run: Path = typer.Argument(help="Folder of a fitted model.")) -> None:
+    """Show what a fitted model is: settings, kernel with what it learned, columns, final metrics."""
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.describe import column_rows, final_metrics, kernel_of, kernel_rows, run_facts, settings_rows
+
+        model = GPPVAE.load(run)
+        ends = [
+            (f"{phase}, {epoch}", "  ".join(f"{name} {value:.4g}" for name, value in values.items()))
+            for phase, epoch, values in final_metrics(model.history_)
+        ]
+        facts = [(name, str(value)) for name, value in run_facts(run, model).items()]
+        _print_pairs("model", [("kernel", kernel_of(model).text()), ("shape of a sample", str(model.shape_))])
+        _print_pairs("learned", kernel_rows(model))
+        _print_pairs("columns", column_rows(model))
+        _print_pairs("end of training", ends)
+        _print_pairs("settings", settings_rows(model))
+        _print_pairs("run", facts)
+
+
+@app.command()
+def report(run: Path = typer.Argument(help="Folder of a fitted model.")) -> None:
+    """Write report.html and figures/ of a run again, from the run folder alone."""
+    with one_sentence():
+        from gppvae.report.run import write_report
+
+        print(f"report: {write_report(run, title=run.name)}")
+
+
+def _fit_data(
+    table: Path,
+    data: Path,
+    kernel: str,
+    fraction: float | None,
+    validation_table: Path | None,
+    validation_data: Path | None,
+    seed: int | None,
+) -> tuple[tuple[Any, pd.DataFrame], tuple[Any, pd.DataFrame] | None]:
+    """Training and validation data, each (samples, table)."""
+    from gppvae.data.subset import Subset, hold_out
+    from gppvae.data.table import Table
+    from gppvae.kernels.columns import IdLeaf
+    from gppvae.kernels.parse import parse_kernel
+
+    if (validation_table is None) != (validation_data is None):
+        raise ValueError("expected --validation-table and --validation-data together, got only one of them; give both")
+    if fraction is not None and validation_table is not None:
+        raise ValueError("expected --validation-fraction or --validation-table, got both; choose one")
+    ids = [leaf.column for leaf in parse_kernel(kernel).leaves() if isinstance(leaf, IdLeaf)]
+    samples, frame = _read_pair(table, data, ids)
+    if validation_table is not None and validation_data is not None:
+        return (samples, frame), _read_pair(validation_table, validation_data, ids)
+    if fraction is None:
+        return (samples, frame), None
+    kept, held = hold_out(Table(frame), fraction, ids, seed or 0)
+    return (Subset(samples, kept), frame.iloc[kept]), (Subset(samples, held), frame.iloc[held])
+
+
+def _read_pair(table: Path, data: Path, ids: list[str]) -> tuple[np.ndarray, pd.DataFrame]:
+    from gppvae.data.files import read_array, read_table
+
+    frame, samples = read_table(table, ids), read_array(data)
+    n_samples = samples.shape[0] if samples.ndim else 0
+    if n_samples != len(frame):
+        raise ValueError(
+            f"expected one row of {table} per sample of {data}, got {len(frame)} rows and {n_samples} samples"
+        )
+    return samples, frame
+
+
+def _id_columns(model: GPPVAE) -> list[str]:
+    from gppvae.kernels.columns import IdLeaf
+    from gppvae.report.describe import kernel_of
+
+    return [leaf.column for leaf in kernel_of(model).leaves() if isinstance(leaf, IdLeaf)]
+
+
+def _print_scores(mse: dict[str, float], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    table.add_column("MSE", justify="right")
+    for number, (name, value) in enumerate(mse.items()):
+        table.add_row(name, f"{value:.4f}", style="bold" if number == 0 else "")
+    Console().print(table)
+
+
+def _print_pairs(title: str, pairs: list[tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not pairs:
+        return
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        table.add_row(Text(name), Text(value))
+    Console().print(table, "")

@@ -1,0 +1,63 @@
+"""Part of a data set without copying it, and the random part that is held out for validation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gppvae.data.table import Table
+
+
+class Subset:
+    """Samples of an array-like at given positions, read only when they are asked for.
+
+    Args:
+        data: array-like with shape, dtype and indexing.
+        index: (n,) positions of the samples, in the order wanted.
+    """
+
+    def __init__(self, data: Any, index: np.ndarray) -> None:
+        self.data, self.index = data, np.asarray(index, dtype=np.int64)
+        self.shape = (len(self.index), *data.shape[1:])
+        self.dtype = data.dtype
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        return np.asarray(self.data[self.index[key]])
+
+
+def hold_out(
+    table: Table, fraction: float, id_columns: Sequence[str] = (), seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of training and validation rows, drawn at random.
+
+    Every id keeps at least one training row, since nothing can be predicted for an id never seen.
+
+    Args:
+        table: all rows.  fraction: share of the rows to hold out, in (0, 1).
+        id_columns: columns of ids.  seed: of the draw.
+    """
+    if not 0.0 < fraction < 1.0:
+        raise ValueError(f"the validation fraction must be between 0 and 1, got {fraction}; use for example 0.1")
+    ids = [table.ids(name) for name in id_columns]
+    left = [Counter(column.tolist()) for column in ids]
+    wanted = max(1, round(fraction * len(table)))
+    held: list[int] = []
+    for row in np.random.default_rng(seed).permutation(len(table)).tolist():
+        own = [str(column[row]) for column in ids]
+        if len(held) < wanted and all(count[name] > 1 for count, name in zip(left, own, strict=True)):
+            held.append(row)
+            for count, name in zip(left, own, strict=True):
+                count[name] -= 1
+    if not held or len(held) == len(table):
+        raise ValueError(
+            f"expected rows to spare for validation, got {len(table)} rows with one or no row per id left over; "
+            "give validation data of their own"
+        )
+    validation = np.sort(np.array(held))
+    return np.setdiff1d(np.arange(len(table)), validation), validation

@@ -1,0 +1,1 @@
+"""Experiments: each module runs one and returns its results."""

@@ -1,0 +1,103 @@
+"""Fits that several methods stand on, each made once and found again in its folder."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gppvae.data.sources.rotated_mnist import Part, RotatedDigits
+from gppvae.estimator import GPPVAE, VAE
+from gppvae.estimator.cvae import CVAE
+from gppvae.experiments.rotated_mnist.data import PERIOD, VIEW
+from gppvae.experiments.rotated_mnist.recipes import Setup
+from gppvae.training.folder import RunFolder
+from gppvae.training.phases import Phase
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where and with what the methods of one comparison are trained.
+
+    Attributes:
+        folder: of the experiment; every fit has a folder below it.  digits: the data.  setup: shared settings.
+        progress: show progress bars.
+    """
+
+    folder: Path
+    digits: RotatedDigits
+    setup: Setup
+    progress: bool = True
+
+    def seed_folder(self, seed: int) -> Path:
+        return self.folder / f"seed{seed}"
+
+    def warmup(self, seed: int, pixel_var: float) -> VAE:
+        """The VAE that GPPVAE-joint starts from."""
+        return self._vae(f"warmup_{pixel_var:g}", seed, pixel_var, self.setup.warmup_epochs, None)
+
+    def vae(self, seed: int, pixel_var: float) -> VAE:
+        """The warm-up, trained on for as long as GPPVAE-joint is."""
+        start = self.warmup(seed, pixel_var)
+        return self._vae(f"vae_{pixel_var:g}", seed, pixel_var, self.setup.epochs, start)
+
+    def cvae(self, seed: int, pixel_var: float, epochs: int) -> CVAE:
+        folder = self.seed_folder(seed) / f"cvae_{pixel_var:g}_{epochs}"
+        if RunFolder(folder).finished():
+            return CVAE.load(folder)
+        setup, train = self.setup, self.digits.train
+        model = CVAE(
+            VIEW, PERIOD, setup.latent_dim, network=setup.architecture, pixel_var=pixel_var, epochs=epochs,
+            batch_size=setup.batch_size, seed=seed,
+        )  # fmt: skip
+        return model.fit(train.images, train.table, out=folder, progress=self.progress)
+
+    def gppvae(self, name: str, seed: int, pixel_var: float, phases: list[Phase], start: VAE) -> GPPVAE:
+        """A GPPVAE with the paper's kernel whose networks start as those of `start`."""
+        folder, setup, train = self.seed_folder(seed) / name, self.setup, self.digits.train
+        encoder, decoder = copy.deepcopy((start._autoencoder.encoder, start._autoencoder.decoder))
+        if RunFolder(folder).finished():
+            return GPPVAE.load(folder, encoder=encoder, decoder=decoder)
+        model = GPPVAE(
+            setup.kernel, setup.latent_dim, encoder=encoder, decoder=decoder, pixel_var=pixel_var, alpha=setup.alpha,
+            phases=phases, batch_size=setup.batch_size, seed=seed,
+        )  # fmt: skip
+        return model.fit(train.images, train.table, out=folder, progress=self.progress)
+
+    def _vae(self, name: str, seed: int, pixel_var: float, epochs: int, start: VAE | None) -> VAE:
+        folder, setup = self.seed_folder(seed) / name, self.setup
+        encoder, decoder = self._networks(start)
+        if RunFolder(folder).finished():
+            return VAE.load(folder, encoder=encoder, decoder=decoder)
+        model = VAE(
+            setup.latent_dim, network=setup.architecture, encoder=encoder, decoder=decoder, pixel_var=pixel_var,
+            epochs=epochs, batch_size=setup.batch_size, seed=seed,
+        )  # fmt: skip
+        return model.fit(self.digits.train.images, out=folder, progress=self.progress)
+
+    def _networks(self, start: VAE | None) -> tuple[torch.nn.Module | None, torch.nn.Module | None]:
+        if start is None:
+            return None, None
+        return copy.deepcopy((start._autoencoder.encoder, start._autoencoder.decoder))
+
+
+def encoded(model: VAE, part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of q(z | y) of a part's images, (N, L) each."""
+    mean, std = model.encode(part.images, return_std=True)
+    return mean, std**2
+
+
+@torch.no_grad()
+def decoded(model: VAE, z: np.ndarray) -> np.ndarray:
+    """Images (n, height, width) of latents."""
+    autoencoder = model._autoencoder
+    latents = torch.from_numpy(np.asarray(z, dtype=np.float32))
+    return autoencoder.likelihood.mean(autoencoder.decode(latents.to(model._torch_device()))).cpu().numpy()[:, 0]
+
+
+def seconds_of(model: VAE | CVAE | GPPVAE) -> float:
+    """Wall time of a fit, from its log."""
+    return float(model.history_[-1]["seconds"]) if model.history_ else 0.0

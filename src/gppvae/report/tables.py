@@ -1,0 +1,126 @@
+"""Result tables on the pages, made from results/*.json: `python -m gppvae.report.tables`.
+
+A page marks where a table belongs with a comment line `<!-- table: name key=value ... -->` and ends it with
+`<!-- end of table -->`. What lies between is replaced; nobody writes numbers by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gppvae.experiments.record import read_results
+from gppvae.report.rotated_mnist import PAPER_ERROR, PAPER_MSE, mse_rows, mse_text
+from gppvae.training.checkpoint import write_bytes
+
+REGION = re.compile(
+    r"^(?P<start><!-- table: (?P<name>[\w-]+)(?P<options>(?: [\w-]+=[\w.-]+)*) -->)\n"
+    r".*?^(?P<end><!-- end of table -->)$",
+    re.MULTILINE | re.DOTALL,
+)
+START = re.compile(r"^<!-- table: .*$", re.MULTILINE)
+DASH = "\u2013"
+Make = Callable[[Path, Mapping[str, str]], str]
+
+
+def rotated_mnist(results: Path, options: Mapping[str, str]) -> str:
+    """All methods of one comparison; options: split, network."""
+    split, network = options.get("split", "paper"), options.get("network", "paper")
+    content = _results(results, split, network)
+    if content is None:
+        return _not_run(split, network)
+    tests = [
+        f"{name}: paired t-test p = {test['average']['t_test_p']:.2g}, "
+        f"Wilcoxon p = {test['average']['wilcoxon_p']:.2g} over images."
+        for name, test in content["tests"].items()
+    ]
+    return markdown(*mse_rows(content)) + ("\n\n" + " ".join(tests) if tests else "")
+
+
+def rotated_mnist_overview(results: Path, options: Mapping[str, str]) -> str:
+    """Paper against ours, both splits and both networks."""
+    pairs = [(split, network) for split in ("paper", "published") for network in ("paper", "wide")]
+    contents = {pair: _results(results, *pair) for pair in pairs}
+    labels = {
+        name: method["label"] for content in contents.values() if content for name, method in content["methods"].items()
+    }
+    if not labels:
+        return _not_run(*pairs[0])
+    columns = ["method", "the paper", *(f"{split} split, {network} network" for split, network in pairs)]
+    rows = []
+    for name, label in labels.items():
+        paper = f"{PAPER_MSE[name]:.4f} ± {PAPER_ERROR[name]:.4f}" if name in PAPER_MSE else DASH
+        cells = [_mean_of(content, name) for content in contents.values()]
+        rows.append([label, paper, *cells])
+    return markdown(columns, rows)
+
+
+TABLES: dict[str, Make] = {"rotated-mnist": rotated_mnist, "rotated-mnist-overview": rotated_mnist_overview}
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def filled(text: str, results: Path) -> str:
+    """The page with every marked region made anew from the results."""
+    if len(START.findall(text)) != len(REGION.findall(text)):
+        raise ValueError("expected every '<!-- table: ... -->' line to be closed by '<!-- end of table -->'; close it")
+
+    def made(region: re.Match[str]) -> str:
+        name = region["name"]
+        if name not in TABLES:
+            raise ValueError(f"the page asks for a table {name!r}; there are {', '.join(TABLES)}")
+        options = dict(word.split("=", 1) for word in region["options"].split())
+        return f"{region['start']}\n{TABLES[name](results, options)}\n{region['end']}"
+
+    return REGION.sub(made, text)
+
+
+def pages(root: Path) -> list[Path]:
+    """README.md and the documentation pages."""
+    found = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return [page for page in found if page.is_file()]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fill the tables of all pages; with --check only say which are out of date. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m gppvae.report.tables", description=main.__doc__)
+    parser.add_argument("--root", type=Path, default=Path("."), help="folder of README.md, docs/ and results/")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 when a page is out of date")
+    wanted = parser.parse_args(arguments)
+    stale = []
+    for page in pages(wanted.root):
+        text = page.read_text("utf-8")
+        new = filled(text, wanted.root / "results")
+        if new != text:
+            stale.append(page)
+            if not wanted.check:
+                write_bytes(page, new.encode())
+    for page in stale:
+        print(f"{page}: {'out of date' if wanted.check else 'tables made anew'}")
+    return 1 if stale and wanted.check else 0
+
+
+def _results(results: Path, split: str, network: str) -> dict[str, Any] | None:
+    path = results / f"rotated_mnist_{split}_{network}.json"
+    return read_results(path) if path.is_file() else None
+
+
+def _not_run(split: str, network: str) -> str:
+    return f"Not run yet: `gppvae reproduce rotated-mnist --split {split} --network {network} --seeds 5`."
+
+
+def _mean_of(content: Mapping[str, Any] | None, name: str) -> str:
+    if content is None or name not in content["methods"]:
+        return DASH
+    return mse_text(content["methods"][name]["mean_decoded"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

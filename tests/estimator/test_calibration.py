@@ -1,0 +1,222 @@
+"""Noise measured on known answers: the curve, what predictions make of it, and coverage on fresh data."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tiny import KERNEL, held_out, spots
+
+from gppvae import GPPVAE
+from gppvae.estimator.prediction import LEAST_STD, Calibration, Prediction, calibrate
+from gppvae.kernels.columns import Learned
+
+# -- the curve itself
+
+
+def predicted(spread: np.ndarray, error_std: np.ndarray, seed: int = 0) -> tuple[torch.Tensor, Prediction]:
+    """True samples and predictions whose errors have the given standard deviation, value by value."""
+    rng = np.random.default_rng(seed)
+    mean = rng.normal(size=spread.shape).astype(np.float32)
+    y = mean + error_std * rng.normal(size=spread.shape)
+    return torch.from_numpy(y.astype(np.float32)), Prediction(mean, spread.astype(np.float32))
+
+
+def spreads(n: int = 400, values: int = 40, seed: int = 1) -> np.ndarray:
+    return np.exp(np.random.default_rng(seed).uniform(np.log(0.01), np.log(1.0), size=(n, values)))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.7, 4.0])
+def test_errors_in_proportion_to_the_spread_are_recovered(factor: float) -> None:
+    spread = spreads()
+    found = calibrate(*_with_mask(predicted(spread, factor * spread)))
+    asked = np.exp(np.linspace(np.log(0.015), np.log(0.7), 30))
+    np.testing.assert_allclose(found.total_std(asked), factor * asked, rtol=0.1)
+    assert found.error_var == pytest.approx(np.mean((factor * spread) ** 2), rel=0.05)
+
+
+def test_errors_that_ignore_the_spread_are_recovered() -> None:
+    spread = spreads()
+    found = calibrate(*_with_mask(predicted(spread, np.full_like(spread, 2.0))))
+    np.testing.assert_allclose(found.total_std(np.array([1e-9, 0.01, 0.1, 1.0, 1.9])), 2.0, rtol=0.07)
+    assert found.error_var == pytest.approx(4.0, rel=0.05)
+
+
+def test_noise_adds_to_the_spread() -> None:
+    spread = spreads()
+    found = calibrate(*_with_mask(predicted(spread, np.sqrt(spread**2 + 0.2**2))))
+    asked = np.array([0.02, 0.1, 0.2, 0.5])
+    np.testing.assert_allclose(found.total_std(asked), np.sqrt(asked**2 + 0.2**2), rtol=0.1)
+
+
+def _with_mask(pair: tuple[torch.Tensor, Prediction]) -> tuple[torch.Tensor, None, Prediction]:
+    return pair[0], None, pair[1]
+
+
+def test_values_that_were_not_observed_do_not_count() -> None:
+    spread = spreads()
+    y, prediction = predicted(spread, spread)
+    mask = torch.rand(y.shape, generator=torch.Generator().manual_seed(0)) < 0.6
+    spoiled = torch.where(mask, y, torch.tensor(1e3))
+    found, plain = calibrate(spoiled, mask, prediction), calibrate(y, None, prediction)
+    asked = np.array([0.02, 0.1, 0.5])
+    np.testing.assert_allclose(found.total_std(asked), plain.total_std(asked), rtol=0.1)
+    squares = (y.numpy() - prediction.mean)[mask.numpy()].astype(np.float64) ** 2
+    assert found.error_var == pytest.approx(squares.mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 7, 400])
+def test_total_is_never_below_the_spread_and_never_falls(n: int) -> None:
+    """Also where errors shrink as the spread grows, and for few values."""
+    spread = spreads(n, 11)
+    found = calibrate(*_with_mask(predicted(spread, 0.01 / spread)))
+    asked = np.concatenate([[0.0], np.exp(np.linspace(-12, 4, 200))]).astype(np.float32)
+    total = found.total_std(asked)
+    assert total.dtype == np.float32 and total.shape == asked.shape
+    assert (total >= asked).all() and (np.diff(total) >= 0).all() and (total > 0).all()
+    assert (np.diff(found.spread) > 0).all() and (np.diff(found.error) >= 0).all()
+
+
+def test_one_spread_has_the_error_of_all_its_values() -> None:
+    """Where draws do not spread at all, which values come first must not decide."""
+    error_std = np.repeat([[0.1], [1.0]], [200, 200], axis=0) * np.ones((1, 20))
+    for spread in (np.zeros_like(error_std), np.full_like(error_std, 0.05)):
+        found = calibrate(*_with_mask(predicted(spread, error_std)))
+        np.testing.assert_allclose(found.total_std(spread[:1, :1]), np.sqrt((0.1**2 + 1.0) / 2), rtol=0.1)
+
+
+def test_perfect_predictions_leave_a_positive_std() -> None:
+    zeros = np.zeros((30, 10))
+    found = calibrate(*_with_mask(predicted(zeros, zeros)))
+    assert found.error_var == 0.0
+    np.testing.assert_allclose(found.total_std(zeros), LEAST_STD, rtol=1e-6)
+
+
+def test_a_calibration_survives_json() -> None:
+    spread = spreads()
+    found = calibrate(*_with_mask(predicted(spread, 2.0 * spread)))
+    again = Calibration.from_json(json.loads(json.dumps(found.to_json())))
+    asked = np.exp(np.linspace(-8, 3, 50)).astype(np.float32)
+    np.testing.assert_array_equal(again.total_std(asked), found.total_std(asked))
+    assert again.error_var == found.error_var and set(found.to_json()) == {"spread", "error", "error_var"}
+
+
+# -- through the estimator
+
+NOISE = 0.1
+SETTINGS: dict[str, Any] = {
+    "latent_dim": 3, "network": "mlp", "width": 32, "batch_size": 32, "pixel_var": NOISE**2, "alpha": 0.003,
+    "inference": "global", "epochs": 60, "lr": 3e-3, "prior_lr": 3e-2,
+}  # fmt: skip
+
+
+def noisy(seed: int, n_views: int = 24) -> tuple[np.ndarray, pd.DataFrame]:
+    images, table = spots(6, n_views)
+    noise = NOISE * np.random.default_rng(seed).normal(size=images.shape)
+    return (images + noise).astype(np.float32), table
+
+
+@pytest.fixture(scope="module")
+def model() -> GPPVAE:
+    return GPPVAE(KERNEL, **SETTINGS).fit(*noisy(0), validation=noisy(1), progress=False)
+
+
+def covered(truth: np.ndarray, found: Prediction, level: float = 1.6449) -> float:
+    assert found.std is not None
+    return float((np.abs(truth[:, None] - found.mean) <= level * found.std).mean())
+
+
+def test_intervals_of_new_samples_cover_what_they_say(model: GPPVAE) -> None:
+    fresh, table = noisy(2)
+    with_noise = model.predict(table, n_samples=32, include_noise=True)
+    assert 0.85 < covered(fresh, with_noise) < 0.95
+    assert with_noise.std is not None and with_noise.std.mean() == pytest.approx(NOISE, rel=0.25)
+    assert covered(fresh, model.predict(table, n_samples=32)) < 0.6  # those of the mean image are narrower
+
+
+def test_total_std_of_a_prediction_is_the_curve_at_its_spread(model: GPPVAE) -> None:
+    table = noisy(2)[1].iloc[:20]
+    plain, total = (model.predict(table, 16, include_noise=noise, seed=4) for noise in (False, True))
+    assert model.calibration_ is not None and plain.std is not None
+    np.testing.assert_array_equal(total.mean, plain.mean)
+    np.testing.assert_array_equal(total.std, model.calibration_.total_std(plain.std))
+    assert (total.std >= plain.std).all()
+
+
+def test_calibration_uses_the_rows_given(model: GPPVAE) -> None:
+    kept = model.calibration_
+    fresh, table = noisy(3)
+    model.calibrate(fresh + 0.5, table)
+    assert model.calibration_ is not None and kept is not None
+    assert model.calibration_.error_var == pytest.approx(kept.error_var + 0.25, rel=0.1)
+    model.calibrate(fresh, table)
+    assert model.calibration_.error_var == pytest.approx(kept.error_var, rel=0.1)
+    for samples, rows, message in (
+        (fresh[:5], table, "one table row per sample, got 5 samples and 144 rows"),
+        (fresh[:, :4], table, "as in training"),
+        (fresh, table.assign(spot="nobody"), "known from training"),
+    ):
+        before = model.calibration_
+        with pytest.raises(ValueError, match=message):
+            model.calibrate(samples, rows)
+        assert model.calibration_ is before
+    model.calibration_ = kept
+
+
+def test_without_calibration_the_likelihood_says_the_noise(model: GPPVAE) -> None:
+    kept, table = model.calibration_, noisy(2)[1].iloc[:10]
+    model.calibration_ = None
+    plain, total = (model.predict(table, 16, include_noise=noise, seed=4) for noise in (False, True))
+    model.calibration_ = kept
+    assert plain.std is not None and total.std is not None
+    np.testing.assert_allclose(total.std**2, plain.std**2 + NOISE**2, rtol=1e-4)
+    np.testing.assert_array_equal(total.mean, plain.mean)
+
+
+def test_other_likelihoods_know_their_noise() -> None:
+    images, table, _, wanted = held_out()
+    settings = SETTINGS | {"epochs": 3, "likelihood": "bernoulli"}
+    model = GPPVAE(KERNEL, **settings).fit(images, table, progress=False)
+    model.calibrate(images, table)
+    assert model.calibration_ is None
+    n = 40
+    plain, total = (model.predict(wanted, n, include_noise=noise, seed=4) for noise in (False, True))
+    drawn = model.sample(wanted, n, seed=4)
+    assert plain.std is not None and total.std is not None
+    np.testing.assert_allclose(total.std**2 - plain.std**2, (drawn * (1 - drawn)).mean(0), rtol=0.02)
+
+
+def test_validation_rows_that_cannot_be_predicted_leave_it_to_training_rows() -> None:
+    images, table = noisy(0, 6)
+    other = table.assign(spot="nobody")
+    settings = SETTINGS | {"epochs": 2}
+    plain = GPPVAE(KERNEL, **settings).fit(images, table, progress=False)
+    model = GPPVAE(KERNEL, **settings).fit(images, table, validation=(images + 1.0, other), progress=False)
+    assert model.calibration_ is not None and plain.calibration_ is not None
+    assert model.calibration_.to_json() == plain.calibration_.to_json()
+
+
+# -- far from the data
+
+
+@pytest.mark.parametrize("inference", ["global", "minibatch"])
+@pytest.mark.parametrize("kernel", ["Learned(spot, 3) * RBF(angle, lengthscale=40.0)", "RBF(angle) + 0.5 * Learned(spot, 2)"])
+def test_far_from_the_data_the_prior_variance_returns(inference: str, kernel: str) -> None:
+    images, table, _, _ = held_out()
+    settings = SETTINGS | {"epochs": 5, "inference": inference, "warmup_epochs": 2, "gp_epochs": 5}
+    model = GPPVAE(kernel, **settings).fit(images, table, progress=False)
+    assert model.model_ is not None
+    (leaf,) = [leaf for leaf in model.model_.kernel.leaves() if isinstance(leaf, Learned)]
+    scale = [float(p.detach().exp()) for name, p in model.model_.kernel.named_parameters() if name.endswith("log_value")]
+    length = [float(x @ x) for x in leaf.x.detach().numpy()]
+    alpha = float(model.model_.log_alpha.detach().exp())
+    mean, var = model.predict_latent({"spot": leaf.levels, "angle": [1e5] * 5})
+    near = model.predict_latent({"spot": leaf.levels, "angle": [60.0] * 5})[1]
+    if "+" in kernel:  # the part of the angle is unknown again, that of the spot is not
+        assert (var > 1.0 + alpha).all() and (var < 1.0 + alpha + scale[0] * np.array(length)[:, None]).all()
+    else:
+        np.testing.assert_allclose(var, np.repeat(np.array(length)[:, None], 3, axis=1) + alpha, rtol=1e-6)
+        np.testing.assert_allclose(mean, 0.0, atol=1e-9)
+    assert (var > near).all()

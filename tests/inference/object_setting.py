@@ -1,0 +1,193 @@
+"""New objects of a small fitted model, and their posterior in dense NumPy."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import oracles
+from gppvae.data.arrays import Samples
+from gppvae.data.batches import Epoch
+from gppvae.data.table import Table
+from gppvae.inference.new_objects import ObjectFit
+from gppvae.kernels import FreeForm, Kernel, Learned, Linear, Matern, Periodic
+from gppvae.kernels.columns import learned_by_column
+from gppvae.likelihoods import Bernoulli, Gaussian, Likelihood
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.vae import Autoencoder
+from gppvae.prior.lowrank import assemble
+from gppvae.prior.posterior import SharedCovariance
+from gppvae.prior.posterior import condition as condition_on
+from gppvae.prior.statistics import statistics
+from oracles import Array, Covariance, Row
+
+N, K, L, ALPHA, NOISE = 30, 5, 2, 0.3, 0.2
+NUGGET = 2e-6  # what the nugget of 1e-8 on the anchors' covariance may do to a posterior
+
+
+# -- the problem: a bound model, q(B) given latents at the training rows, a few samples of new objects
+
+
+def columns(n: int, seed: int, shift: float = 0.0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "person": rng.permuted(np.resize(list("abcdefg"), n)),
+        "pose": rng.integers(0, 3, n),
+        "angle": rng.choice([0.0, 45.0, 100.0, 250.0], n) + shift,
+        "time": rng.normal(size=n).round(1) + shift,
+    }
+
+
+def dict_rows(table: dict[str, np.ndarray]) -> list[Row]:
+    n = len(table["person"])
+    return [{c: str(v[i]) if c in ("person", "pose") else float(v[i]) for c, v in table.items()} for i in range(n)]
+
+
+def free_form(leaf: FreeForm) -> Covariance:
+    return oracles.free_form("pose", leaf.levels, leaf.raw.detach().numpy())
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel; `parts` gives each learned leaf with what multiplies it, and the covariance of all other terms."""
+
+    make: Callable[[], Kernel]
+    parts: Callable[[list[Learned], list[FreeForm], list[Row]], tuple[list[Covariance], Covariance | None]]
+
+
+CASES = {
+    "learned * periodic": Case(
+        lambda: Learned("person", 3) * Periodic("angle", 360, lengthscale=0.9),
+        lambda ls, fs, t: ([oracles.periodic("angle", 360.0, 0.9)], None),
+    ),
+    "free form * learned": Case(
+        lambda: FreeForm("pose") * Learned("person", 2), lambda ls, fs, t: ([free_form(fs[0])], None)
+    ),
+    "two of one column": Case(
+        lambda: Learned("person", 2) * FreeForm("pose") + 0.5 * Learned("person", 3) + Linear("time"),
+        lambda ls, fs, t: ([free_form(fs[0]), oracles.scaled(0.5, oracles.constant())], oracles.linear(("time",), t)),
+    ),
+    "three of one column": Case(
+        lambda: (
+            2.0 * Learned("person", 1) * Matern("time", nu=0.5, lengthscale=0.8)
+            + Linear("time") * Learned("person", 2)
+            + Learned("person", 1) * FreeForm("pose")
+        ),
+        lambda ls, fs, t: (
+            [oracles.scaled(2.0, oracles.matern(("time",), 0.5, 0.8)), oracles.linear(("time",), t), free_form(fs[0])],
+            None,
+        ),
+    ),
+}
+
+
+class LinearEncoder(nn.Module):
+    """Float64, with a log-variance that differs between samples and latent dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(K, 2 * L).double()
+
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        mean, logvar = self.layer(y.double()).chunk(2, dim=1)
+        return mean, logvar
+
+
+class LinearDecoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(L, K).double()
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.layer(z)
+
+
+class Problem:
+    """A fitted model and samples of `n_objects` new objects, some at angles and times nobody saw."""
+
+    def __init__(
+        self, kernel: Kernel, decoder: nn.Module, n_objects: int = 3, n_views: int = 4, binary: bool = False
+    ) -> None:
+        self.table, self.new_table = columns(N, 0), columns(n_objects * n_views, 1, shift=3.0)
+        kernel.bind(Table(self.table), torch.Generator().manual_seed(0))
+        self.leaves = learned_by_column(kernel)["person"]
+        rng = np.random.default_rng(2)
+        with torch.no_grad():
+            for leaf in self.leaves:
+                leaf.x.copy_(torch.from_numpy(rng.normal(0.4, 1.0, size=leaf.x.shape)))
+        likelihood = Bernoulli() if binary else Gaussian(0.7)
+        self.model = GPPriorVAE(Autoencoder(LinearEncoder(), decoder, likelihood), kernel, ALPHA, L)
+        self.Z = rng.normal(size=(N, L))
+        self.owner = np.resize(np.arange(n_objects), n_objects * n_views)
+        self.n_objects = n_objects
+        y = rng.normal(size=(len(self.owner), K)).astype(np.float32)
+        self.y = (y > 0).astype(np.float32) if binary else y
+        self.weights = self.condition()
+
+    def condition(self) -> SharedCovariance:
+        rows = self.model.kernel.code(Table(self.table))
+        features = self.model.features(rows)
+        with torch.no_grad():
+            stats = statistics(features, torch.from_numpy(self.Z), None, self.model.noise(rows))
+            return condition_on(assemble(stats, features.tables, features.sizes))
+
+    def fit(
+        self, likelihood: Likelihood, steps: int, used: np.ndarray | None = None, batch_size: int = 5
+    ) -> tuple[Array, Array]:
+        """Vectors (P, J) and covariances (P, J, J) from the samples `used` says (all when None)."""
+        used = np.ones(len(self.y), dtype=bool) if used is None else used
+        rows = self.model.kernel.code(Table(self.new_table).take(np.flatnonzero(used)))
+        epoch = Epoch(Samples(self.y[used], missing="mask"), rows, batch_size, None, torch.device("cpu"))
+        owner = torch.from_numpy(self.owner[used])
+        fit = ObjectFit(self.model, self.weights, self.leaves, epoch, owner, self.n_objects, likelihood)
+        x, root = fit.run(steps)
+        return x.numpy(), (root @ root.transpose(1, 2)).numpy()
+
+    def affine(self, case: Case) -> tuple[Array, Array]:
+        """A (N, J, L) and o (N, L) by N x N regression on the training latents: E z = k(new, train) K^-1 Z."""
+        train, new = dict_rows(self.table), dict_rows(self.new_table)
+        forms = [leaf for leaf in self.model.kernel.leaves() if isinstance(leaf, FreeForm)]
+        others, rest = case.parts(self.leaves, forms, train)
+        vectors = [dict(zip(leaf.levels, leaf.x.detach().numpy(), strict=True)) for leaf in self.leaves]
+        K_train = ALPHA * np.eye(N)
+        for x, other in zip(vectors, others, strict=True):
+            K_train += oracles.gram(oracles.multiplied(oracles.learned("person", x), other), train, train)
+        K_train += 0.0 if rest is None else oracles.gram(rest, train, train)
+        a = np.linalg.solve(K_train, self.Z)
+        A, o = np.zeros((len(new), sum(leaf.dim for leaf in self.leaves), L)), np.zeros((len(new), L))
+        for n, row in enumerate(new):
+            for m, known in enumerate(train):
+                own = [x[known["person"]] * other(row, known) for x, other in zip(vectors, others, strict=True)]
+                A[n] += np.outer(np.concatenate(own), a[m])
+                o[n] += 0.0 if rest is None else rest(row, known) * a[m]
+        return A, o
+
+
+def prior_by_loops(leaves: list[Learned], trained: int) -> tuple[Array, Array]:
+    """Mean and covariance of the trained vectors, the latter shrunk by J / (P + J) towards its mean variance."""
+    X = np.array([np.concatenate([leaf.x.detach().numpy()[p] for leaf in leaves]) for p in range(trained)])
+    P, J = X.shape
+    mean, cov = X.mean(axis=0), np.zeros((J, J))
+    for x in X:
+        cov += np.outer(x - mean, x - mean) / (P - 1)
+    share = J / (P + J)
+    return mean, (1.0 - share) * cov + share * np.mean(np.diag(cov)) * np.eye(J)
+
+
+def gaussian_posterior(mean: Array, cov: Array, observed: list[tuple[Array, float, float]]) -> tuple[Array, Array]:
+    """Of x ~ N(mean, cov), given numbers h'x + noise: (h, number, noise variance), one after the other."""
+    for h, number, var in observed:
+        gain = cov @ h / (h @ cov @ h + var)  # Kalman update
+        mean, cov = mean + gain * (number - h @ mean), cov - np.outer(gain, h @ cov)
+    return mean, cov
+
+
+def seen_through(problem: Problem, A: Array, o: Array, p: int, var: float) -> list[tuple[Array, float, float]]:
+    """Every observed value of object p as a linear observation of its vector through the linear decoder."""
+    layer = problem.model.autoencoder.decoder.layer
+    W, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+    rows = [n for n in range(len(problem.y)) if problem.owner[n] == p]
+    values = [(n, k) for n in rows for k in range(K) if np.isfinite(problem.y[n, k])]
+    return [(A[n] @ W[k], float(problem.y[n, k]) - b[k] - o[n] @ W[k], var) for n, k in values]

@@ -1,0 +1,299 @@
+"""Vectors of new objects: with a linear decoder the exact Gaussian posterior in dense NumPy, else a loss that falls."""
+
+import itertools
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor, nn
+
+import oracles
+from gppvae.data.table import Table
+from gppvae.inference.new_objects import vector_prior
+from gppvae.kernels import RBF, Categorical, FreeForm, Kernel, Learned, Linear, Periodic
+from gppvae.likelihoods import Bernoulli, Gaussian
+from gppvae.models.objects import latents_by_vector
+from gppvae.models.predict import latents_at
+from inference.object_setting import (
+    ALPHA,
+    CASES,
+    NOISE,
+    NUGGET,
+    Case,
+    K,
+    L,
+    LinearDecoder,
+    Problem,
+    dict_rows,
+    gaussian_posterior,
+    prior_by_loops,
+    seen_through,
+)
+from oracles import Array
+
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+# -- the prior of a vector
+
+
+@every_case
+def test_the_prior_is_the_shrunk_gaussian_of_the_trained_vectors(name: str) -> None:
+    problem = Problem(CASES[name].make(), LinearDecoder())
+    mean, cov = prior_by_loops(problem.leaves, 7)
+    for added in (0, 2):
+        J = len(mean)
+        for leaf in problem.leaves if added else []:
+            big = 50.0 * torch.ones(added, leaf.dim, dtype=torch.float64)
+            leaf.add_levels(["new", "newer"], big, torch.zeros(added, leaf.dim, J, dtype=torch.float64))
+        prior = vector_prior(problem.leaves)
+        np.testing.assert_allclose(prior.mean.numpy(), mean, rtol=1e-12)
+        np.testing.assert_allclose(np.linalg.inv(prior.precision.numpy()), cov, rtol=1e-9, atol=1e-12)
+
+
+# -- z = A'x + o
+
+
+@every_case
+def test_latents_are_the_dense_regression_on_training_latents(name: str) -> None:
+    problem = Problem(CASES[name].make(), LinearDecoder())
+    A, o = problem.affine(CASES[name])
+    rows = problem.model.kernel.code(Table(problem.new_table))
+    for split in (None, *rows.columns):
+        problem.model.split = split
+        problem.weights = problem.condition()
+        got = latents_by_vector(problem.model, problem.weights, rows, problem.leaves)
+        np.testing.assert_allclose(got[0].numpy(), A, rtol=NUGGET, atol=NUGGET, err_msg=f"split by {split}")
+        np.testing.assert_allclose(got[1].numpy(), o, rtol=NUGGET, atol=NUGGET, err_msg=f"split by {split}")
+
+
+OTHER_LEAVES: dict[str, Callable[[], Kernel]] = {
+    "RBF": lambda: RBF("time", lengthscale=0.8),
+    "Periodic": lambda: Periodic("angle", 360),
+    "FreeForm": lambda: FreeForm("pose"),
+    "Categorical": lambda: Categorical("pose"),
+    "Linear": lambda: Linear("time"),
+    "own effect": lambda: Categorical("person"),
+}
+TERMS = st.lists(
+    st.tuples(
+        st.sampled_from(["none", "first", "last"]), st.lists(st.sampled_from(sorted(OTHER_LEAVES)), max_size=2)
+    ).filter(lambda term: term[0] != "none" or term[1]),
+    min_size=1,
+    max_size=3,
+).filter(lambda terms: any(place != "none" for place, _ in terms))
+
+
+@given(terms=TERMS)
+def test_trained_vectors_give_the_model_prediction_for_any_kernel(terms: list[tuple[str, list[str]]]) -> None:
+    """At x of the row's own object, A'x + o is E z as predictions see it: any order, any sum, any split."""
+    kernels = []
+    for place, names in terms:
+        factors = [OTHER_LEAVES[name]() for name in names]
+        own = [Learned("person", 2)] if place != "none" else []
+        factors = own + factors if place == "first" else factors + own
+        term = factors[0]
+        for factor in factors[1:]:
+            term = term * factor
+        kernels.append(0.7 * term)
+    kernel = kernels[0]
+    for term in kernels[1:]:
+        kernel = kernel + term
+    problem = Problem(kernel, LinearDecoder())
+    rows = kernel.code(Table(problem.new_table))
+    for split in (None, *rows.columns):
+        problem.model.split = split
+        weights = problem.condition()
+        A, o = latents_by_vector(problem.model, weights, rows, problem.leaves)
+        with torch.no_grad():
+            want = latents_at(problem.model, weights, rows).mean.numpy()
+        for n, row in enumerate(dict_rows(problem.new_table)):
+            x = [leaf.x.detach().numpy()[leaf.levels.index(row["person"])] for leaf in problem.leaves]
+            np.testing.assert_allclose(A[n].numpy().T @ np.concatenate(x) + o[n].numpy(), want[n], rtol=0, atol=1e-7)
+
+
+# -- the fit with a linear decoder
+
+
+@every_case
+@pytest.mark.parametrize("holes", [False, True])
+def test_with_a_linear_decoder_the_fit_is_the_exact_posterior(name: str, holes: bool) -> None:
+    case = CASES[name]
+    problem = Problem(case.make(), LinearDecoder())
+    if holes:
+        problem.y[np.random.default_rng(3).random(problem.y.shape) < 0.4] = np.nan
+        problem.y[2] = np.nan  # a sample of which nothing was observed
+    x, cov = problem.fit(Gaussian(NOISE), steps=10)
+    prior, affine = prior_by_loops(problem.leaves, 7), problem.affine(case)
+    for p in range(3):
+        want = gaussian_posterior(*prior, seen_through(problem, *affine, p, NOISE))
+        np.testing.assert_allclose(x[p], want[0], rtol=NUGGET, atol=NUGGET)
+        np.testing.assert_allclose(cov[p], want[1], rtol=NUGGET, atol=NUGGET)
+
+
+@every_case
+def test_the_start_is_ridge_regression_on_the_encoder(name: str) -> None:
+    case = CASES[name]
+    problem = Problem(case.make(), LinearDecoder())
+    x, _ = problem.fit(Gaussian(NOISE), steps=0)
+    A, o = problem.affine(case)
+    layer = problem.model.autoencoder.encoder.layer
+    encoded = problem.y.astype(np.float64) @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+    prior = prior_by_loops(problem.leaves, 7)
+    for p in range(3):
+        observed = [
+            (A[n][:, latent], encoded[n, latent] - o[n, latent], np.exp(encoded[n, L + latent]) + ALPHA)
+            for n in range(len(problem.y))
+            for latent in range(L)
+            if problem.owner[n] == p
+        ]
+        np.testing.assert_allclose(x[p], gaussian_posterior(*prior, observed)[0], rtol=NUGGET, atol=NUGGET)
+
+
+@every_case
+def test_every_view_shrinks_the_covariance(name: str) -> None:
+    problem = Problem(CASES[name].make(), LinearDecoder(), n_views=5)
+    before = np.full(3, np.trace(prior_by_loops(problem.leaves, 7)[1]))
+    for views in range(1, 6):
+        cov = problem.fit(Gaussian(NOISE), 2, used=np.arange(15) < 3 * views)[1]
+        traces = np.trace(cov, axis1=1, axis2=2)
+        assert (traces < before - 1e-6).all()
+        before = traces
+
+
+def test_an_object_without_observed_values_keeps_the_prior() -> None:
+    problem = Problem(CASES["two of one column"].make(), LinearDecoder())
+    problem.y[problem.owner == 1] = np.nan
+    x, cov = problem.fit(Gaussian(NOISE), steps=12)
+    mean, prior_cov = prior_by_loops(problem.leaves, 7)
+    np.testing.assert_allclose(x[1], mean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(cov[1], prior_cov, rtol=1e-9, atol=1e-12)
+    assert (np.trace(cov, axis1=1, axis2=2)[[0, 2]] < 0.9 * np.trace(prior_cov)).all()
+
+
+def test_objects_and_batches_do_not_mix() -> None:
+    problem = Problem(CASES["learned * periodic"].make(), nn.Sequential(LinearDecoder(), nn.Tanh()))
+    together = problem.fit(Gaussian(NOISE), 6, batch_size=5)
+    for other in (problem.fit(Gaussian(NOISE), 6, batch_size=100), problem.fit(Gaussian(NOISE), 6, batch_size=1)):
+        np.testing.assert_allclose(other[0], together[0], rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(other[1], together[1], rtol=1e-8, atol=1e-10)
+    alone = problem.fit(Gaussian(NOISE), 6, used=problem.owner == 2)
+    np.testing.assert_allclose(alone[0][2], together[0][2], rtol=1e-8, atol=1e-10)
+
+
+# -- the fit with other decoders and likelihoods: its own loss, at every number of steps
+
+
+def loss_of(problem: Problem, case: Case, nll: Callable[[Array, Array], float]) -> Callable[[Array], Array]:
+    """x (P, J) -> -log p(y | x) - log p(x) of every object up to a constant, (P,)."""
+    A, o = problem.affine(case)
+    mean, cov = prior_by_loops(problem.leaves, 7)
+
+    def losses(x: Array) -> Array:
+        total = np.zeros(problem.n_objects)
+        for p in range(problem.n_objects):
+            total[p] = 0.5 * (x[p] - mean) @ np.linalg.solve(cov, x[p] - mean)
+            for n in np.flatnonzero(problem.owner == p):
+                z = torch.from_numpy(A[n].T @ x[p] + o[n])
+                total[p] += nll(problem.y[n], problem.model.autoencoder.decoder(z[None])[0].detach().numpy())
+        return total
+
+    return losses
+
+
+def bernoulli_nll(y: Array, logits: Array) -> float:
+    signed = [-logit if one else logit for one, logit in zip(y, logits, strict=True)]
+    return float(sum(np.log1p(np.exp(value)) for value in signed))
+
+
+class Waves(nn.Module):
+    """A decoder with many wrong minima, where a full Gauss-Newton step often leads uphill."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(L, K).double()
+
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.sin(40.0 * self.layer(z))
+
+
+def test_a_step_that_does_not_help_is_not_taken() -> None:
+    case = CASES["learned * periodic"]
+    problem = Problem(case.make(), Waves(), n_objects=6)
+    likelihood, paths = Gaussian(NOISE), []
+    for steps in range(16):
+        paths.append(problem.fit(likelihood, steps)[0])
+    losses = loss_of(problem, case, lambda y, mean: oracles.gaussian_nll(y, mean, NOISE))
+    values = np.array([losses(x) for x in paths])
+    assert (np.diff(values, axis=0) <= 1e-6).all()
+    assert (values[-1] < values[0] - 1.0).all()
+    stayed = np.array([(b == a).all(axis=1) for a, b in itertools.pairwise(paths)])
+    assert stayed.any()
+    # A step that was refused is tried again, shorter: the object moves on later.
+    refused_then_moved = [p for p in range(6) if any(stayed[s, p] and not stayed[s + 1 :, p].all() for s in range(14))]
+    assert refused_then_moved
+
+
+@pytest.mark.parametrize("name", ["learned * periodic", "two of one column"])
+def test_scoring_with_a_bernoulli_likelihood_finds_the_maximum(name: str) -> None:
+    case = CASES[name]
+    problem = Problem(case.make(), LinearDecoder(), binary=True)
+    losses = loss_of(problem, case, bernoulli_nll)
+    values = [losses(problem.fit(Bernoulli(), steps)[0]) for steps in range(7)]
+    assert (np.diff(values, axis=0) <= 1e-6).all()
+    assert (values[-1] < values[0] - 1e-3).all()
+    x, cov = problem.fit(Bernoulli(), 12)
+    J, step = x.shape[1], 1e-3
+    best = losses(x)
+    for j in range(J):
+        for i in range(j + 1):
+            around = {}
+            for a, b in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+                moved = x.copy()
+                moved[:, i] += a * step
+                moved[:, j] += b * step
+                around[a, b] = losses(moved)
+            if i != j:
+                second = (around[1, 1] - around[1, -1] - around[-1, 1] + around[-1, -1]) / (4 * step**2)
+            else:
+                second = (around[1, 1] - 2 * best + around[-1, -1]) / (2 * step) ** 2
+                slope = (around[1, 1] - around[-1, -1]) / (4 * step)
+                np.testing.assert_allclose(slope, 0.0, atol=1e-3)
+            # Logits are linear in x here, so scoring is Newton and the curvature is the second derivative.
+            np.testing.assert_allclose(np.linalg.inv(cov)[:, i, j], second, rtol=1e-3, atol=1e-3)
+
+
+class Saturated(nn.Module):
+    """Logits of which some are so large that their probability is one in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(L, K)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.layer(z) + torch.tensor([0.0, 0.0, 0.0, 30.0, -200.0])
+
+
+def test_certain_values_do_not_spoil_a_bernoulli_fit() -> None:
+    problem = Problem(CASES["learned * periodic"].make(), Saturated(), binary=True)
+    problem.y[:, 3], problem.y[:, 4] = 1.0, 0.0
+    x, cov = problem.fit(Bernoulli(), 12)
+    assert np.isfinite(x).all() and np.isfinite(cov).all()
+    problem.y[:, 3:] = np.nan  # certain and right, so as if they had not been seen
+    np.testing.assert_allclose(problem.fit(Bernoulli(), 12)[0], x, rtol=1e-3, atol=1e-3)
+
+
+class Echo(nn.Module):
+    """A decoder without parameters."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.cat([z, z, z[:, :1]], dim=1)
+
+
+def test_a_decoder_may_have_no_parameters() -> None:
+    problem = Problem(CASES["learned * periodic"].make(), Echo())
+    x, _ = problem.fit(Gaussian(NOISE), 4)
+    assert x.shape == (3, 3) and np.isfinite(x).all()
