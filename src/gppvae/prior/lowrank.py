@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,11 +62,38 @@ def gp_nll(stats: Statistics, tables: list[Tensor], sizes: list[int]) -> Tensor:
     Cost: O(H^3 + H^2 L + Q H^2), whatever N is.
     """
     full = assemble(stats, tables, sizes)
-    t, u, e, n = full.sums
-    L = stats.n_latents
-    L_C = full.capacitance_cholesky()
-    quad = t - torch.linalg.solve_triangular(L_C, full.R, upper=False).square().sum()  # Woodbury
-    if full.T is not None:
-        quad = quad + u - torch.cholesky_solve(full.T, L_C).diagonal().sum()
-    logdet = e + 2.0 * L_C.diagonal().log().sum()  # determinant lemma
-    return 0.5 * (quad + L * logdet + n * L * math.log(2.0 * math.pi))
+    value: Tensor = _GPTerm.apply(full.S, full.R, full.T, full.sums)
+    return value
+
+
+class _GPTerm(torch.autograd.Function):
+    """The formula of `gp_nll` with its gradient in closed form: several times cheaper than back-propagating
+    through a Cholesky factor. With m = C^-1 R:
+        dS = 1/2 (m m' + C^-1 T C^-1 + L C^-1),  dR = -m,  dT = -1/2 C^-1
+    """
+
+    @staticmethod
+    def forward(ctx: Any, S: Tensor, R: Tensor, T: Tensor | None, sums: Tensor) -> Tensor:
+        t, u, e, n = sums
+        L = R.shape[1]
+        L_C = Assembled(S, R, T, sums).capacitance_cholesky()
+        m = torch.cholesky_solve(R, L_C)
+        C_inv = torch.cholesky_inverse(L_C)  # the gradient itself is made of it
+        quad = t - (R * m).sum()  # Woodbury
+        dS = torch.addmm(C_inv, m, m.T, beta=0.5 * L, alpha=0.5)
+        if T is not None:
+            CT = C_inv @ T
+            quad = quad + u - CT.diagonal().sum()
+            dS = torch.addmm(dS, CT, C_inv, alpha=0.5)
+        logdet = e + 2.0 * L_C.diagonal().log().sum()  # determinant lemma
+        log_2pi = math.log(2.0 * math.pi)
+        dsums = sums.new_tensor([1.0, 0.0 if T is None else 1.0, L, L * log_2pi]) * 0.5
+        ctx.save_for_backward(dS, m, C_inv, dsums)
+        ctx.with_var = T is not None
+        return 0.5 * (quad + L * logdet + n * L * log_2pi)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        dS, m, C_inv, dsums = ctx.saved_tensors
+        (g,) = grads
+        return g * dS, -g * m, -0.5 * g * C_inv if ctx.with_var else None, g * dsums

@@ -39,11 +39,11 @@ class Setup:
     dis_gp_steps: int
     exact_steps: int
     global_epochs: int | None
-    grid: tuple[float, ...] = (0.0025, 0.005, 0.01, 0.02, 0.04)
-    pixel_var: float = 0.01
+    grid: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04, 0.08)
+    pixel_var: float = 0.04
     alpha: float = 1.0
     prior_rate: float = 1e-3
-    batch_size: int = 128
+    batch_size: int = 32
     n_draws: int = 64
 
     def facts(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def global_recipe(network: str, epochs: int | None = None) -> dict[str, Any]:
     """
     sizes: dict[str, Any] = {
         "paper": {"dim": 16, "latent_dim": 16, "epochs": 200, "rate": 6e-3, "weight_decay": 0.0},
-        "wide": {"dim": 24, "latent_dim": 48, "epochs": 200, "rate": 5e-3, "weight_decay": 0.05},
+        "wide": {"dim": 24, "latent_dim": 48, "epochs": 80, "rate": 5e-3, "weight_decay": 0.05},
     }[network]
     length = sizes["epochs"] if epochs is None else epochs
     rates = {"decoder": sizes["rate"], "prior": 1e-2, "weights": 1e-2}
