@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny import KERNEL, SIZE, spots
-from torch import Tensor, nn
+from torch import Tensor
 
 from gppvae import GPPVAE
 from gppvae.estimator import new_objects
 from gppvae.kernels.columns import Learned, learned_by_column
+from tiny import KERNEL, SIZE, spots
 
 SETTINGS: dict[str, Any] = {
     "latent_dim": 3, "network": "mlp", "batch_size": 16, "pixel_var": 0.005, "alpha": 1e-4, "inference": "global",
@@ -58,11 +58,11 @@ def unsure(model: GPPVAE) -> GPPVAE:
     return model
 
 
-def views(n: int, shift: float = 0.0) -> tuple[np.ndarray, pd.DataFrame]:
+def views(n: int) -> tuple[np.ndarray, pd.DataFrame]:
     """The first n of the new spot's views in an order that goes around the circle."""
     images, table = data()
     mine = np.flatnonzero(~trained_rows(table))[[0, 4, 8, 2, 6, 10, 1, 3, 5, 7, 9, 11][:n]]
-    return images[mine], table.iloc[mine].assign(angle=table["angle"].iloc[mine] + shift)
+    return images[mine], table.iloc[mine]
 
 
 def state(model: GPPVAE) -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ def test_uncertainty_shrinks_as_views_are_added(unsure: GPPVAE) -> None:
         unsure.add_objects(*views(n))
         (leaf,) = leaves(unsure)
         trace = float(leaf.added_root.square().sum())
-        std = unsure.predict(asked, n_samples=400, seed=1).std
+        std = unsure.predict(asked, n_samples=200, seed=1).std
         variance = unsure.predict_latent(asked)[1]
         assert std is not None and (variance > 0).all()
         now = np.array([trace, variance.mean(), std.mean()])
@@ -280,7 +280,7 @@ def with_nan(images: np.ndarray) -> np.ndarray:
     ("change", "message"),
     [
         (lambda y, t: (y, t.assign(spot="s2")), r"new ids in a Learned column .*'spot'.* got only ids from training"),
-        (lambda y, t: (y, t.assign(spot=["s2", "n", "n", "n"])), "only new ids in column 'spot', got 's2' from training"),
+        (lambda y, t: (y, t.assign(spot=["s2", "n", "n", "n"])), "only new ids in column 'spot', got 's2'"),
         (lambda y, t: (y[:, :5], t), r"shape \(1, 8, 8\) as in training, got \(1, 5, 8\)"),
         (lambda y, t: (with_nan(y), t), "finite samples, got NaN or infinity in sample 1"),
         (lambda y, t: (y[:3], t), "one table row per sample, got 3 samples and 4 rows"),
@@ -350,7 +350,7 @@ def test_a_stop_on_the_way_changes_nothing(
     before.assert_unchanged()
 
 
-# -- other likelihoods, missing values, own networks
+# -- other likelihoods, missing values, other encoders
 
 
 def test_a_bernoulli_model_takes_new_objects() -> None:
@@ -359,7 +359,7 @@ def test_a_bernoulli_model_takes_new_objects() -> None:
     model.add_objects(*views(4))
     mine = ~trained_rows(table)
     found = model.predict(table[mine], n_samples=20)
-    assert found.std is not None and 0.0 <= found.mean.min() and found.mean.max() <= 1.0
+    assert found.std is not None and found.mean.min() >= 0.0 and found.mean.max() <= 1.0
     assert np.mean((found.mean[:, 0] - images[mine]) ** 2) < 0.5 * images.var(0).mean()
 
 
@@ -377,32 +377,15 @@ def test_values_not_observed_do_not_count() -> None:
     assert traces[1] < traces[0]
 
 
-class FixedEncoder(nn.Module):
-    """An encoder that says nothing, whatever it learns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-
-    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        return 0.0 * self.factor * y.flatten(1)[:, :2], 5.0 + 0.0 * y.flatten(1)[:, :2]
-
-
-class LinearDecoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, SIZE * SIZE)
-
-    def forward(self, z: Tensor) -> Tensor:
-        return self.layer(z).unflatten(1, (1, SIZE, SIZE))
-
-
-def test_a_useless_encoder_only_makes_a_worse_start() -> None:
+def test_a_useless_encoder_only_makes_a_worse_start(model: GPPVAE) -> None:
     images, table = data()
-    model = fit(encoder=FixedEncoder(), decoder=LinearDecoder(), latent_dim=2, epochs=40)
+    mine = ~trained_rows(table)
+    assert model.model_ is not None
+    with torch.no_grad():
+        for parameter in model.model_.autoencoder.encoder.parameters():
+            parameter.zero_()
     errors = []
     for steps in (0, 8):
         model.add_objects(*views(4), steps=steps)
-        mine = ~trained_rows(table)
         errors.append(np.mean((model.predict(table[mine]).mean[:, 0] - images[mine]) ** 2))
-    assert errors[1] < errors[0]
+    assert errors[1] < 0.5 * errors[0]

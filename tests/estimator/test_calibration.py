@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny import KERNEL, held_out, spots
 
 from gppvae import GPPVAE
 from gppvae.estimator.prediction import LEAST_STD, Calibration, Prediction, calibrate
 from gppvae.kernels.columns import Learned
+from tiny import KERNEL, held_out, spots
 
 # -- the curve itself
 
@@ -202,14 +202,18 @@ def test_validation_rows_that_cannot_be_predicted_leave_it_to_training_rows() ->
 
 
 @pytest.mark.parametrize("inference", ["global", "minibatch"])
-@pytest.mark.parametrize("kernel", ["Learned(spot, 3) * RBF(angle, lengthscale=40.0)", "RBF(angle) + 0.5 * Learned(spot, 2)"])
+@pytest.mark.parametrize(
+    "kernel", ["Learned(spot, 3) * RBF(angle, lengthscale=40.0)", "RBF(angle) + 0.5 * Learned(spot, 2)"]
+)
 def test_far_from_the_data_the_prior_variance_returns(inference: str, kernel: str) -> None:
     images, table, _, _ = held_out()
     settings = SETTINGS | {"epochs": 5, "inference": inference, "warmup_epochs": 2, "gp_epochs": 5}
     model = GPPVAE(kernel, **settings).fit(images, table, progress=False)
     assert model.model_ is not None
     (leaf,) = [leaf for leaf in model.model_.kernel.leaves() if isinstance(leaf, Learned)]
-    scale = [float(p.detach().exp()) for name, p in model.model_.kernel.named_parameters() if name.endswith("log_value")]
+    scale = [
+        float(p.detach().exp()) for name, p in model.model_.kernel.named_parameters() if name.endswith("log_value")
+    ]
     length = [float(x @ x) for x in leaf.x.detach().numpy()]
     alpha = float(model.model_.log_alpha.detach().exp())
     mean, var = model.predict_latent({"spot": leaf.levels, "angle": [1e5] * 5})

@@ -1,12 +1,12 @@
 """Every way to fit, through the estimator, and what a phase's decay and average do to what is fitted."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny import KERNEL, held_out, spots
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
@@ -14,6 +14,7 @@ from gppvae import GPPVAE, Phase
 from gppvae.likelihoods import Gaussian
 from gppvae.training import loop
 from gppvae.training.checkpoint import read_tensors
+from tiny import KERNEL, held_out, spots
 
 INFERENCES = ("exact", "minibatch", "posterior", "global")
 SMALL: dict[str, Any] = {"latent_dim": 3, "network": "mlp", "width": 32, "batch_size": 16, "pixel_var": 0.02}
@@ -87,7 +88,9 @@ def test_the_distillation_leaves_the_model_as_the_global_phase_made_it() -> None
     rates = {"decoder": 5e-3, "prior": 1e-2, "weights": 1e-2}
     one = [Phase("global", "global", 3, rates)]
     both = [*one, Phase("encoder", "distill", 4, {"encoder": 5e-3})]
-    first, second = (tensors(make("global", phases=phases).fit(images, table, progress=False)) for phases in (one, both))
+    first, second = (
+        tensors(make("global", phases=phases).fit(images, table, progress=False)) for phases in (one, both)
+    )
     assert first.keys() == second.keys()
     changed = {name for name in first if not torch.equal(first[name], second[name])}
     assert changed and all(name.startswith("autoencoder.encoder.") for name in changed)
@@ -136,9 +139,7 @@ def test_a_global_run_that_was_stopped_ends_like_one_that_was_not(
 
     def run(out: Path) -> GPPVAE:
         model = make("global", epochs=8, validate_every=2)
-        return model.fit(
-            images, table, validation=(truth, wanted), out=out, progress=False, checkpoint_seconds=0.0
-        )
+        return model.fit(images, table, validation=(truth, wanted), out=out, progress=False, checkpoint_seconds=0.0)
 
     with monkeypatch.context() as patch:
         stop_at(patch, phase, epoch)
@@ -243,7 +244,7 @@ def test_a_cosine_phase_ends_softly_and_a_warm_up_begins_so() -> None:
         phases = [vae, Phase("gp", "fixed", 0, {"prior": 1e-2})]
         make("minibatch", phases=phases).fit(images, table, progress=False)
         handle.remove()
-        changes[name] = [float(np.abs(b - a).max()) for a, b in zip(steps[:-1], steps[1:], strict=True)]
+        changes[name] = [float(np.abs(b - a).max()) for a, b in itertools.pairwise(steps)]
 
     run("constant")
     run("cosine", decay="cosine")

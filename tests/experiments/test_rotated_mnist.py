@@ -37,8 +37,9 @@ FIGURES = (
 
 def tiny_setup() -> Setup:
     return Setup(
-        "paper", "conv", 4, "1.0 * Learned(digit, 2) * Periodic(angle, 360)", warmup_epochs=1, epochs=1, gp_steps=2,
-        dis_gp_steps=3, exact_steps=1, global_epochs=1, grid=(0.01, 0.04), batch_size=32, n_draws=2,
+        "paper", "conv", 4, "1.0 * Learned(digit, 2) * Periodic(angle, 360)", select_epochs=1, warmup_epochs=1,
+        epochs=1, gp_steps=2, dis_gp_steps=3, exact_steps=1, global_epochs=1, grid=(0.01, 0.04),
+        batch_size=32, n_draws=2,
     )  # fmt: skip
 
 

@@ -49,7 +49,10 @@ every_kernel = pytest.mark.parametrize("name", KERNELS)
 def test_leaves_are_grouped_by_column() -> None:
     kernel = bound(Learned("person", 2) * FreeForm("pose") + Learned("place", 1) + 0.3 * Learned("person", 4))
     found = learned_by_column(kernel)
-    assert {column: [leaf.dim for leaf in leaves] for column, leaves in found.items()} == {"person": [2, 4], "place": [1]}
+    assert {column: [leaf.dim for leaf in leaves] for column, leaves in found.items()} == {
+        "person": [2, 4],
+        "place": [1],
+    }
     assert learned_by_column(bound(FreeForm("pose"))) == {}
 
 
@@ -93,7 +96,7 @@ def test_draws_have_mean_x_and_covariance_root_root_transposed(name: str) -> Non
     trained = vectors(kernel, "person")
     x, root = add(kernel, "person", ["d", "e"])
     generator, draws = torch.Generator().manual_seed(1), []
-    for _ in range(8000):
+    for _ in range(4000):
         with drawn_vectors(kernel, generator):
             now = vectors(kernel, "person")
         assert torch.equal(now[:3], trained)
@@ -102,12 +105,12 @@ def test_draws_have_mean_x_and_covariance_root_root_transposed(name: str) -> Non
     for p in range(2):
         cov = root[p].numpy() @ root[p].numpy().T
         spread = np.sqrt(np.diag(cov))
-        np.testing.assert_allclose(stacked[:, p].mean(0), x[p], rtol=0, atol=5.0 * spread.max() / np.sqrt(8000))
+        np.testing.assert_allclose(stacked[:, p].mean(0), x[p], rtol=0, atol=5.0 * spread.max() / np.sqrt(4000))
         scale = np.outer(spread, spread)
-        np.testing.assert_allclose(np.cov(stacked[:, p].T) / scale, cov / scale, rtol=0, atol=0.07)
+        np.testing.assert_allclose(np.cov(stacked[:, p].T) / scale, cov / scale, rtol=0, atol=0.1)
     both = np.concatenate([stacked[:, 0], stacked[:, 1]], axis=1)
     J = x.shape[1]
-    assert np.abs(np.corrcoef(both.T)[:J, J:]).max() < 0.06  # objects are drawn apart from each other
+    assert np.abs(np.corrcoef(both.T)[:J, J:]).max() < 0.08  # objects are drawn apart from each other
 
 
 def test_ids_added_to_two_columns_are_drawn_apart() -> None:

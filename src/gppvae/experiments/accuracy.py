@@ -60,10 +60,17 @@ def run(
             k: {name: _over_seeds([row["new_objects"][k][name] for row in rows]) for name in rows[0]["new_objects"][k]}
             for k in rows[0]["new_objects"]
         },
+        "mse_of_average": _average_of_models(network, seeds, digits, out),
         "per_seed": rows,
     }
     write_results(results / f"accuracy_{network}.json", summary)
     return summary
+
+
+def _average_of_models(network: str, seeds: list[int], digits: RotatedDigits, out: Path) -> float:
+    """MSE of one prediction: the mean over the models of all seeds of their decoded means."""
+    predicted = [GPPVAE.load(out / network / f"seed{seed}").predict(digits.test.table).mean for seed in seeds]
+    return float(mse_per_sample(digits.test.images, np.mean(predicted, axis=0)).mean())
 
 
 def _one_seed(

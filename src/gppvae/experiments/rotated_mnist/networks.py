@@ -35,6 +35,10 @@ class Workshop:
     def seed_folder(self, seed: int) -> Path:
         return self.folder / f"seed{seed}"
 
+    def selection_vae(self, seed: int, pixel_var: float) -> VAE:
+        """A VAE trained only to choose the trade-off."""
+        return self._vae(f"select_{pixel_var:g}", seed, pixel_var, self.setup.select_epochs, None)
+
     def warmup(self, seed: int, pixel_var: float) -> VAE:
         """The VAE that GPPVAE-joint starts from."""
         return self._vae(f"warmup_{pixel_var:g}", seed, pixel_var, self.setup.warmup_epochs, None)
@@ -55,7 +59,9 @@ class Workshop:
         )  # fmt: skip
         return model.fit(train.images, train.table, out=folder, progress=self.progress)
 
-    def gppvae(self, name: str, seed: int, pixel_var: float, phases: list[Phase], start: VAE) -> GPPVAE:
+    def gppvae(
+        self, name: str, seed: int, pixel_var: float, phases: list[Phase], start: VAE, batch_size: int | None = None
+    ) -> GPPVAE:
         """A GPPVAE with the paper's kernel whose networks start as those of `start`."""
         folder, setup, train = self.seed_folder(seed) / name, self.setup, self.digits.train
         encoder, decoder = copy.deepcopy((start._autoencoder.encoder, start._autoencoder.decoder))
@@ -63,7 +69,7 @@ class Workshop:
             return GPPVAE.load(folder, encoder=encoder, decoder=decoder)
         model = GPPVAE(
             setup.kernel, setup.latent_dim, encoder=encoder, decoder=decoder, pixel_var=pixel_var, alpha=setup.alpha,
-            phases=phases, batch_size=setup.batch_size, seed=seed,
+            phases=phases, batch_size=batch_size or setup.batch_size, seed=seed,
         )  # fmt: skip
         return model.fit(train.images, train.table, out=folder, progress=self.progress)
 

@@ -77,7 +77,9 @@ def livae_latents(model: VAE, given: Part, asked: Part) -> tuple[np.ndarray, np.
 def select_shared(work: Workshop) -> Choice:
     """The value for all methods: highest validation bound of the VAE (Figure S3)."""
     images = work.digits.valid.images
-    return _choose(work, lambda value: validation_bounds(work.warmup(SELECTION_SEED, value), images), highest=True)
+    return _choose(
+        work, lambda value: validation_bounds(work.selection_vae(SELECTION_SEED, value), images), highest=True
+    )
 
 
 def select_livae(work: Workshop) -> Choice:
@@ -85,7 +87,7 @@ def select_livae(work: Workshop) -> Choice:
     given, asked = validation_task(work.digits)
 
     def errors(value: float) -> np.ndarray:
-        model = work.warmup(SELECTION_SEED, value)
+        model = work.selection_vae(SELECTION_SEED, value)
         return mse_per_sample(asked.images, decoded(model, livae_latents(model, given, asked)[0]))
 
     return _choose(work, errors, highest=False)
@@ -96,7 +98,7 @@ def select_cvae(work: Workshop) -> Choice:
     given, asked = validation_task(work.digits)
 
     def errors(value: float) -> np.ndarray:
-        model = work.cvae(SELECTION_SEED, value, work.setup.warmup_epochs)
+        model = work.cvae(SELECTION_SEED, value, work.setup.select_epochs)
         guess = model.decode_views(cvae_latents(model, given, asked)[0], asked.table)
         return mse_per_sample(asked.images, guess)
 

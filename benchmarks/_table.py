@@ -1,0 +1,79 @@
+"""Copy the numbers of results/*.json into docs/benchmarks.md, between its markers: python benchmarks/_table.py"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from _common import RESULTS, ROOT
+
+from gppvae.training.checkpoint import write_bytes
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def epoch_table(result: dict[str, Any]) -> str:
+    names = [name for name in result["cases"][0]["inferences"] if name != "vae"]
+    header = ["network", "threads", "plain VAE", *names, "limit of exact"]
+    rows = []
+    for case in result["cases"]:
+        found = case["inferences"]
+        ratios = [f"{found[name]['ratio']:.2f}" + ("" if found[name]["met"] else " (missed)") for name in names]
+        vae = f"{found['vae']['seconds']:.2f} s"
+        rows.append([case["network"], str(case["threads"]), vae, *ratios, f"{case['exact_limit']:.2f}"])
+    targets = result["cases"][0]["inferences"]
+    rows.append(["target", "", "", *[f"at most {targets[name]['target']:.2f}" for name in names], ""])
+    return markdown(header, rows)
+
+
+def gp_term_table(result: dict[str, Any]) -> str:
+    header = ["N, M, Q, L", "form", "gppvae", "a, B, c float64", "a, B, c float32", "times faster", "share of memory",
+              "largest difference"]  # fmt: skip
+    rows = []
+    for case in result["cases"]:
+        cells = [
+            f"{row['seconds'] * 1e3:.0f} ms, {row['extra_bytes'] / 2**20:.0f} MiB" for row in case["methods"].values()
+        ]
+        rows.append([
+            ", ".join(f"{value:,}" for value in case["shape"].values()), case["form"], *cells,
+            " / ".join(f"{value:.1f}" for value in case["speed_up"].values()),
+            " / ".join(f"{value:.2f}" for value in case["memory_share"].values()),
+            f"{case['gradient_difference']['gppvae']:.0e}",
+        ])  # fmt: skip
+    return markdown(header, rows)
+
+
+def about(result: dict[str, Any]) -> str:
+    facts = result["about"]
+    return (
+        f"{facts['machine']}, torch {facts['versions']['torch']}, Python {facts['python']}, commit {facts['commit']}, "
+        f"seed {facts['seed']}, {facts['wall_seconds']:.0f} s."
+    )
+
+
+def filled(page: str, name: str, content: str) -> str:
+    """The page with what stands between the markers of `name` replaced."""
+    pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+    page, count = pattern.subn(lambda found: f"{found[1]}{content}\n{found[2]}", page)
+    if count != 1:
+        raise ValueError(f"expected one pair of markers {name}:begin and {name}:end in {PAGE.name}, got {count}")
+    return page
+
+
+def main() -> None:
+    page = PAGE.read_text()
+    for name, table in (("epoch", epoch_table), ("gp_term", gp_term_table)):
+        result = json.loads((RESULTS / f"{name}.json").read_text())
+        page = filled(page, name, f"{table(result)}\n\n{about(result)}")
+    write_bytes(PAGE, page.encode())
+    print(f"{PAGE.relative_to(ROOT)} holds the numbers of results/")
+
+
+if __name__ == "__main__":
+    main()
