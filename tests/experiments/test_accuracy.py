@@ -12,6 +12,7 @@ from scipy import ndimage
 from gppvae import GPPVAE
 from gppvae.data.sources.rotated_mnist import Part, RotatedDigits
 from gppvae.experiments import accuracy
+from gppvae.experiments.rotated_mnist.recipes import global_recipe
 
 SIZE, N_ANGLES, HELD_OUT = 12, 10, 72.0
 
@@ -86,7 +87,7 @@ def test_the_file_holds_what_was_found(finished: tuple[Path, dict[str, Any], lis
     assert written == json.loads(json.dumps(content))
     assert set(content) == {
         "experiment", "network", "data", "seeds", "mse", "mse_averaged", "fit_seconds", "coverage", "nll_per_pixel",
-        "new_objects", "per_seed",
+        "new_objects", "mse_of_average", "per_seed",
     }  # fmt: skip
     assert (content["experiment"], content["network"], content["seeds"]) == ("accuracy", "paper", [0, 3])
     assert content["data"] == {
@@ -133,6 +134,16 @@ def test_errors_are_those_of_the_saved_model(finished: tuple[Path, dict[str, Any
     apart = np.abs(truth - drawn.mean[:, 0])[:, varies]
     assert row["coverage"]["90%"] == pytest.approx(np.mean(apart <= 1.6448536 * drawn.std[:, 0][:, varies]), abs=1e-6)
     assert row["share_of_varying_pixels"] == pytest.approx(varies.mean())
+
+
+def test_the_average_of_models_is_one_prediction(
+    finished: tuple[Path, dict[str, Any], list[tuple[Any, ...]]],
+) -> None:
+    folder, content, _ = finished
+    test = stand_in().test
+    one, two = (GPPVAE.load(folder / "runs" / "paper" / f"seed{s}").predict(test.table).mean[:, 0] for s in (0, 3))
+    assert content["mse_of_average"] == pytest.approx(np.mean((0.5 * (one + two) - test.images) ** 2), rel=1e-5)
+    assert content["mse_of_average"] < content["mse"]["mean"]
 
 
 def test_new_digits_are_asked_at_the_views_not_given(
@@ -206,4 +217,4 @@ def test_without_epochs_the_recipe_decides(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(GPPVAE, "fit", fit)
     with pytest.raises(Enough):
         accuracy.run("wide", [0], tmp_path, tmp_path, progress=False)
-    assert len(seen) == 2 and min(seen) >= 10
+    assert seen == [phase.epochs for phase in global_recipe("wide")["phases"]] and seen[0] > 10

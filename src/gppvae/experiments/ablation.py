@@ -24,7 +24,8 @@ FREE = "Periodic(angle, 360, lengthscale=1.0)"
 VARIANTS: dict[str, dict[str, Any]] = {
     "the recipe": {},
     "no weight decay": {"phase": {"weight_decay": 0.0}},
-    "four times the weight decay": {"phase": {"weight_decay": 0.2}},
+    "weight decay 0.05 instead of 0.5": {"phase": {"weight_decay": 0.05}},
+    "weight decay 1.0": {"phase": {"weight_decay": 1.0}},
     "half the epochs": {"phase": {"epochs": 40}},
     "twice the epochs": {"phase": {"epochs": 160}},
     "learned length scale": {"kernel": f"Learned(digit, 24) * {FREE}"},

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gppvae.experiments.record import read_results
+from gppvae.report import accuracy_tables
 from gppvae.report.rotated_mnist import PAPER_ERROR, PAPER_MSE, mse_rows, mse_text
 from gppvae.training.checkpoint import write_bytes
 
@@ -58,7 +59,26 @@ def rotated_mnist_overview(results: Path, options: Mapping[str, str]) -> str:
     return markdown(columns, rows)
 
 
-TABLES: dict[str, Make] = {"rotated-mnist": rotated_mnist, "rotated-mnist-overview": rotated_mnist_overview}
+def _written(make: Callable[[Path, Mapping[str, str]], accuracy_tables.Table]) -> Make:
+    """The Markdown of a table of columns and rows; a table without rows says that nothing was run."""
+
+    def text(results: Path, options: Mapping[str, str]) -> str:
+        columns, rows = make(results, options)
+        return markdown(columns, rows) if rows else "Not run yet."
+
+    return text
+
+
+TABLES: dict[str, Make] = {
+    "rotated-mnist": rotated_mnist,
+    "rotated-mnist-overview": rotated_mnist_overview,
+    "accuracy": _written(accuracy_tables.accuracy),
+    "accuracy-overview": _written(accuracy_tables.accuracy_overview),
+    "coverage": _written(accuracy_tables.coverage),
+    "new-objects": _written(accuracy_tables.new_objects),
+    "ablation": _written(accuracy_tables.ablation),
+    "time-to-accuracy": _written(accuracy_tables.time_to_accuracy),
+}
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -86,7 +86,7 @@ def global_recipe(network: str, epochs: int | None = None) -> dict[str, Any]:
     """
     sizes: dict[str, Any] = {
         "paper": {"dim": 16, "latent_dim": 16, "epochs": 200, "rate": 6e-3, "weight_decay": 0.0},
-        "wide": {"dim": 24, "latent_dim": 48, "epochs": 80, "rate": 5e-3, "weight_decay": 0.05},
+        "wide": {"dim": 24, "latent_dim": 48, "epochs": 80, "rate": 5e-3, "weight_decay": 0.5},
     }[network]
     length = sizes["epochs"] if epochs is None else epochs
     rates = {"decoder": sizes["rate"], "prior": 1e-2, "weights": 1e-2}
