@@ -35,10 +35,13 @@ def test_codes_number_all_levels_whatever_the_table_holds() -> None:
     torch.testing.assert_close(kernel.features(rows).dense(), kernel.view_factor()[[2, 2]])
 
 
-@pytest.mark.parametrize("kernel", [Learned("person", 2), FreeForm("person"), Categorical("person")])
-def test_an_unknown_id_is_named(kernel: Kernel) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "advice"),
+    [(Learned("person", 2), "add_objects"), (FreeForm("person"), "fit again"), (Categorical("person"), "fit again")],
+)
+def test_an_unknown_id_is_named(kernel: Kernel, advice: str) -> None:
     bound(kernel)
-    with pytest.raises(ValueError, match=r"column 'person' .*\(4 of them\), got 'zoe'; .*add_objects"):
+    with pytest.raises(ValueError, match=rf"column 'person' .*\(4 of them\), got 'zoe'; .*{advice}"):
         kernel.code(Table({"person": ["ann", "zoe"]}))
 
 

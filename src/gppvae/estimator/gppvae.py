@@ -24,7 +24,8 @@ from gppvae.estimator.saving import (
     restore_kernel,
     save_model,
 )
-from gppvae.estimator.validation import same_length, validator
+from gppvae.estimator.validation import known_rows, same_length, validator
+from gppvae.inference import INFERENCES
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
 from gppvae.likelihoods import Gaussian, Likelihood
@@ -150,17 +151,11 @@ class GPPVAE(Estimator):
         trainer = self._train(model, self._phases(), data, rows, folder, validate, progress, checkpoint_seconds)
         self.model_, self.weights_ = model, trainer.weights
         # Errors at rows that were not trained on are the honest ones, where the model can predict such rows.
-        self.calibrate(*(validation if validation is not None and self._knows(validation[1]) else (samples, table)))
+        judge = validation is not None and known_rows(kernel, Table(validation[1])) is not None
+        self.calibrate(*(validation if judge and validation else (samples, table)))
         if folder is not None:
             self.save(folder.path)
         return self
-
-    def _knows(self, table: Any) -> bool:
-        try:
-            self._fitted[0].kernel.code(Table(table))
-        except ValueError:
-            return False
-        return True
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
         """Measure how large errors are where draws spread little or much; `include_noise` then says so.
@@ -189,7 +184,7 @@ class GPPVAE(Estimator):
             The ids that were added.
         """
         data = self._samples(samples)
-        data.check()
+        self._autoencoder.likelihood.check(*data.check(), data.integers)
         return add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
 
     def _object_noise(self) -> Likelihood:
@@ -222,7 +217,8 @@ class GPPVAE(Estimator):
             raise ValueError(f"inference must be one of {', '.join(INFERENCE_CHOICES)}, got {self.inference!r}")
         for name in ("epochs", "warmup_epochs", "gp_epochs"):
             _whole(name, getattr(self, name), 0)
-        self._phases()
+        if not any(INFERENCES[phase.inference].conditions for phase in self._phases()):
+            raise ValueError("expected a phase that fits the Gaussian process, got none; raise gp_epochs or epochs")
 
     def _phases(self) -> list[Phase]:
         if self.phases is not None:
@@ -286,9 +282,10 @@ class GPPVAE(Estimator):
         if n_samples == 0:
             parts = [decode_mean(model, weights, chunk).cpu() for _, chunk in row_chunks(rows)]
             return Prediction(self._joined(parts), None)
-        draws, generator = self._draws(weights, n_samples, seed)
+        draws, generator, vectors = self._draws(weights, n_samples, seed)
         add_noise = include_noise and self.calibration_ is None
-        pairs = [moments(decode_draws(model, draws, chunk, generator), add_noise) for _, chunk in row_chunks(rows)]
+        decoded = (decode_draws(model, draws, chunk, generator, vectors) for _, chunk in row_chunks(rows))
+        pairs = [moments(pair, add_noise) for pair in decoded]
         mean = self._joined([mean.cpu() for mean, _ in pairs])
         std = self._joined([var.sqrt().cpu() for _, var in pairs])
         if include_noise and self.calibration_ is not None:
@@ -311,11 +308,11 @@ class GPPVAE(Estimator):
         if prior:
             rank, n_latents = weights.mean.shape
             weights = prior_weights(rank, n_latents, weights.mean.device)
-        draws, generator = self._draws(weights, n_samples, seed)
+        draws, generator, vectors = self._draws(weights, n_samples, seed)
         parts = []
         for _, chunk in row_chunks(rows):
             decoded = []
-            for mean, var in decode_draws(model, draws, chunk, generator):
+            for mean, var in decode_draws(model, draws, chunk, generator, vectors):
                 noise = torch.randn(mean.shape, generator=generator).to(mean.device) * var.sqrt()
                 decoded.append((mean + noise if include_noise else mean).cpu())
             parts.append(torch.stack(decoded))
@@ -340,9 +337,11 @@ class GPPVAE(Estimator):
         epoch = Epoch(data, model.kernel.code(rows_table), self.batch_size, None, self._torch_device())
         return predictive_bound(model, weights, epoch)
 
-    def _draws(self, weights: WeightPosterior, n: int, seed: int | None) -> tuple[list[Tensor], torch.Generator]:
-        generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 2))
-        return [weights.sample(generator) for _ in range(n)], generator
+    def _draws(self, weights: WeightPosterior, n: int, seed: int | None) -> tuple[list[Tensor], torch.Generator, int]:
+        """Draws of B, the generator of noise at rows, and the seed of the vectors of added ids."""
+        of_noise, of_vectors = (derive_seed(self.seed if seed is None else seed, part) for part in (2, 3))
+        generator = torch.Generator().manual_seed(of_noise)
+        return [weights.sample(generator) for _ in range(n)], generator, of_vectors
 
     def _joined(self, parts: list[Tensor]) -> np.ndarray:
         return (torch.cat(parts) if parts else torch.zeros(0, *self.shape_)).numpy()

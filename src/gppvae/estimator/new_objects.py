@@ -7,7 +7,7 @@ from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
 from gppvae.estimator.validation import same_length
 from gppvae.inference.new_objects import ObjectFit
-from gppvae.kernels.columns import Learned, learned_by_column
+from gppvae.kernels.columns import IdLeaf, Learned, learned_by_column
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import WeightPosterior
@@ -45,7 +45,7 @@ def add_objects(
         device = next(model.autoencoder.parameters()).device
         epoch = Epoch(data, rows, batch_size, None, device)
         vectors, root = ObjectFit(model, weights, leaves, epoch, owner, len(ids), likelihood).run(steps)
-    except Exception:
+    except BaseException:  # Ctrl-C too
         for leaf, (x, added_root, levels) in zip(leaves, before, strict=True):
             leaf.x, leaf.added_root, leaf.levels = x, added_root, levels
         raise
@@ -73,6 +73,12 @@ def _leaves_with_new_ids(model: GPPriorVAE, table: Table) -> list[Learned]:
     for column, leaves in found.items():
         trained = leaves[0].levels[: len(leaves[0].levels) - leaves[0].n_added]
         if set(map(str, table.levels(column))) - set(trained):
+            others = [leaf for leaf in model.kernel.leaves() if isinstance(leaf, IdLeaf) and leaf.key == leaves[0].key]
+            if len(others) > len(leaves):
+                kind = next(type(leaf).__name__ for leaf in others if leaf not in leaves)
+                raise ValueError(
+                    f"{kind}({column!r}) cannot take new ids, only Learned can; fit with a kernel without it"
+                )
             if any(leaf.normalize for leaf in leaves):
                 raise ValueError(
                     f"Learned({column!r}, normalize=True) cannot take new ids, its vectors are not linear; "

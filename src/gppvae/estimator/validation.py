@@ -11,6 +11,7 @@ from gppvae.data.arrays import Samples
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows, Table
 from gppvae.inference import Inference
+from gppvae.kernels.base import Kernel
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_mean
 from gppvae.models.vae import Autoencoder
@@ -24,15 +25,20 @@ def same_length(data: Samples, table: Table) -> None:
         )
 
 
+def known_rows(kernel: Kernel, table: Table) -> Rows | None:
+    """Coded rows, or None when the table holds ids that the kernel does not know."""
+    try:
+        return kernel.code(table)
+    except ValueError:
+        return None
+
+
 def validator(model: GPPriorVAE, data: Samples, table: Table, batch_size: int, device: torch.device) -> Validate:
     """MSE of predictions where all ids are known from training, else of reconstructions."""
     data.check()
     data.keep_in_memory()
     same_length(data, table)
-    try:
-        rows = model.kernel.code(table)
-    except ValueError:
-        rows = None  # unseen ids: the encoder can still be judged
+    rows = known_rows(model.kernel, table)  # None for unseen ids: the encoder can still be judged
 
     @torch.no_grad()
     def validate(inference: Inference, train: Epoch) -> dict[str, float]:

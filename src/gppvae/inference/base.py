@@ -53,10 +53,12 @@ class Inference(nn.Module):
 
     Attributes:
         name: what `inference=` says.  sweeps: passes over the data per epoch, for the progress bar.
+        conditions: whether a phase of it ends with q(B) of its own.
     """
 
     name: str
     sweeps: int = 1
+    conditions: bool = False
 
     def start(self, epoch: Epoch, weights: WeightPosterior | None) -> None:
         """Called once before the first epoch of a phase, also when a run is resumed inside it.
@@ -80,6 +82,8 @@ class Inference(nn.Module):
 
 class GPInference(Inference):
     """An inference that encodes all rows and conditions the GP on what the encoder says."""
+
+    conditions = True
 
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__()

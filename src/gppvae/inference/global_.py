@@ -27,6 +27,7 @@ class Global(Inference):
     """
 
     name = "global"
+    conditions = True
 
     def __init__(self, model: GPPriorVAE, std: float = 0.01) -> None:
         super().__init__()

@@ -15,6 +15,8 @@ from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import latents_by_vector
 from gppvae.prior.posterior import WeightPosterior
 
+LEAST_VARIANCE = 1e-12
+
 
 @dataclass(frozen=True)
 class VectorPrior:
@@ -122,7 +124,7 @@ class ObjectFit:
 
     def _decoded(self, x: Tensor) -> Iterator[tuple[Batch, Tensor, Tensor, Tensor]]:
         """Per batch: nll (B,), d mean / d x (B, J, K) and residuals (B, K), both in units of the noise."""
-        like = next(self.model.autoencoder.decoder.parameters())
+        like = next(self.model.autoencoder.decoder.parameters(), self.A)
         for batch in self.epoch:
             index = batch.index.to(self.device)
             A = self.A[index]
@@ -133,7 +135,8 @@ class ObjectFit:
                 slope = torch.func.jvp(self._mean, (z,), (tangents[:, entry].contiguous(),))[1]
                 slopes.append(slope.flatten(1))
             raw = self.model.autoencoder.decode(z)
-            std = self.likelihood.variance(raw).sqrt()
+            # A probability of exactly 0 or 1 has no variance; its slope is zero too, and must not become 0 / 0.
+            std = self.likelihood.variance(raw).clamp_min(LEAST_VARIANCE).sqrt()
             residual = (batch.y - self.likelihood.mean(raw)) / std
             jacobian = torch.stack(slopes, dim=1) / std.flatten(1).unsqueeze(1)
             if batch.mask is not None:

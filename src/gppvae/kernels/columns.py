@@ -22,6 +22,8 @@ class IdLeaf(Leaf):
         self.columns_read = column_names(type(self).__name__, (column,))
         self.levels: list[str] = []
 
+    advice_for_new_ids = "leave those rows out, or fit again with samples of them"
+
     @property
     def column(self) -> str:
         return self.columns_read[0]
@@ -48,7 +50,7 @@ class IdLeaf(Leaf):
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
             raise ValueError(
                 f"column {self.column!r} must hold ids known from training ({len(self.levels)} of them), "
-                f"got {shown}{more}; give samples of new ids to add_objects() first"
+                f"got {shown}{more}; {self.advice_for_new_ids}"
             )
         # Codes index all levels, not only those present, so that every slice and table shares one numbering.
         codes = torch.tensor([number[level] for level in distinct], dtype=torch.int64)
@@ -76,6 +78,8 @@ class Learned(IdLeaf):
         dim: M, length of the vectors.
         normalize: scale rows to unit length.
     """
+
+    advice_for_new_ids = "give samples of new ids to add_objects() first"
 
     def __init__(self, column: str, dim: int = 8, normalize: bool = False) -> None:
         super().__init__(column)

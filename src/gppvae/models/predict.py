@@ -58,19 +58,21 @@ def decode_mean(model: GPPriorVAE, weights: WeightPosterior, rows: Rows) -> Tens
 
 
 def decode_draws(
-    model: GPPriorVAE, draws: list[Tensor], rows: Rows, generator: torch.Generator
+    model: GPPriorVAE, draws: list[Tensor], rows: Rows, generator: torch.Generator, seed: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """For each draw of B, the mean and variance of p(y | z) at rows, z with its own noise.
 
-    The same draws at all rows make each a coherent function over the whole table.
+    The same draws at all rows make each a coherent function over the whole table; `seed` is that of the
+    vectors of added ids, which must be the same for every chunk of a table.
     """
     V = model.features(rows).dense()
     noise_std = (model.alpha + model.kernel.residual(rows)).sqrt().reshape(-1, 1)
     added = any(leaves[0].n_added for leaves in learned_by_column(model.kernel).values())
     autoencoder = model.autoencoder
+    of_vectors = torch.Generator().manual_seed(seed)
     for B in draws:
         if added:
-            with drawn_vectors(model.kernel, generator):
+            with drawn_vectors(model.kernel, of_vectors):
                 V = model.features(rows).dense()
         eps = torch.randn(len(rows), B.shape[1], generator=generator, dtype=torch.float64).to(B.device)
         out = autoencoder.decode(_for_network(model, V @ B + noise_std * eps))

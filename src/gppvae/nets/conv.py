@@ -1,7 +1,7 @@
 """Convolutional networks of any width, the paper's two among them.
 
 MNIST (Figure S1): three stages of one 3x3 convolution with 8 channels. Faces (Figure S2): five stages of
-two 3x3 convolutions with 32 channels. ELU between layers, none after the last.
+two 3x3 convolutions with 32 channels. ELU between convolutions, none after the last.
 """
 
 from __future__ import annotations
@@ -90,6 +90,5 @@ class ConvDecoder(nn.Module):
         self.convolutions = nn.Sequential(*layers)
 
     def forward(self, z: Tensor) -> Tensor:
-        grid = nn.functional.elu(self.dense(z)).unflatten(1, self.grid)
-        image = self.convolutions(grid)
+        image = self.convolutions(self.dense(z).unflatten(1, self.grid))
         return torch.narrow(torch.narrow(image, 2, 0, self.shape[1]), 3, 0, self.shape[2])

@@ -19,7 +19,7 @@ from gppvae.prior.posterior import WeightPosterior, weight_posterior
 from gppvae.training.average import RunningAverage
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import RunFolder
-from gppvae.training.phases import Phase, parameter_groups
+from gppvae.training.phases import Phase, optimizer_groups, parameter_groups
 from gppvae.training.progress import Progress
 
 MAX_BAD_STEPS = 10
@@ -129,11 +129,8 @@ class PhaseRun:
                 parameter.requires_grad_(name in trained)
         self.restore_grad = [p for parameters in groups.values() for p in parameters]
         self.parameters = [p for parameters in trained.values() for p in parameters]
-        decays = {"encoder": self.phase.weight_decay, "decoder": self.phase.weight_decay}
-        options = [
-            {"params": parameters, "base": self.phase.lr[name], "weight_decay": decays.get(name, 0.0)}
-            for name, parameters in trained.items()
-        ]
+        autoencoder = model.autoencoder if isinstance(model, GPPriorVAE) else model
+        options = optimizer_groups(self.phase, trained, [autoencoder.encoder, autoencoder.decoder])
         self.optimizer = torch.optim.AdamW(options, lr=1.0, fused=True)  # Adam where there is no decay
         self.average = RunningAverage(self.parameters, self.phase.average) if self.phase.average else None
         self.best, self.stale = math.inf, 0

@@ -47,6 +47,8 @@ class Phase:
         unknown = [group for group in self.lr if group not in GROUPS]
         if unknown:
             raise ValueError(f"phase {self.name!r} can train {', '.join(GROUPS)}, got {unknown}; correct its lr")
+        if not self.lr:
+            raise ValueError(f"phase {self.name!r} must train at least one of {', '.join(GROUPS)}, got none")
         if self.epochs < 0:
             raise ValueError(f"phase {self.name!r} needs epochs of at least 0, got {self.epochs}")
         if self.decay not in ("constant", "cosine"):
@@ -76,6 +78,20 @@ def parameter_groups(model: GPPriorVAE | Autoencoder, inference: Inference) -> d
         "weights": list(inference.parameters()),
     }
     return {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
+
+
+def optimizer_groups(
+    phase: Phase, trained: dict[str, list[nn.Parameter]], networks: list[nn.Module]
+) -> list[dict[str, Any]]:
+    """Trained parameters with their rates; weight decay is for the networks, not for the noise of the likelihood."""
+    decayed = {id(p) for network in networks for p in network.parameters()}
+    options = []
+    for name, parameters in trained.items():
+        for decay, inside in ((phase.weight_decay, True), (0.0, False)):
+            members = [p for p in parameters if (id(p) in decayed) == inside]
+            if members:
+                options.append({"params": members, "base": phase.lr[name], "weight_decay": decay})
+    return options
 
 
 def plan(

@@ -111,9 +111,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     shape = tuple(int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4))
     expected = start + math.prod(shape)
     if len(data) != expected:
-        raise ValueError(
-            f"{path} should hold {expected} bytes for shape {shape}, got {len(data)}; download it again"
-        )
+        raise ValueError(f"{path} should hold {expected} bytes for shape {shape}, got {len(data)}; download it again")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
 
 

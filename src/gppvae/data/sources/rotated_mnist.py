@@ -59,9 +59,7 @@ class RotatedDigits:
     held_out_angle: float
 
 
-def published_split(
-    mnist_folder: str | Path | None = None, dtype: npt.DTypeLike = np.float32
-) -> RotatedDigits:
+def published_split(mnist_folder: str | Path | None = None, dtype: npt.DTypeLike = np.float32) -> RotatedDigits:
     """Rebuild the split on which later papers report (SVGP-VAE, SGP-BAE), from the full MNIST.
 
     It is what `paper_split` draws from MNIST with seed 0, and the tests pin it by checksum. The held-out
@@ -190,9 +188,7 @@ def _split(
     )
 
 
-def _part(
-    views: np.ndarray, rows: Sequence[tuple[int, int]], angles: Sequence[float], dtype: npt.DTypeLike
-) -> Part:
+def _part(views: np.ndarray, rows: Sequence[tuple[int, int]], angles: Sequence[float], dtype: npt.DTypeLike) -> Part:
     """Gather the views (digit, angle number) in the order of the rows."""
     p, q = np.array(rows).T
     table = pd.DataFrame({"digit": p.astype(np.int64), "angle": np.asarray(angles)[q]})
