@@ -147,4 +147,4 @@ def test_statistics_do_not_grow_with_the_rows(setting: tuple[GPPriorVAE, Epoch])
     inference = Minibatch(model)
     inference.start(epoch, None)
     outer = inference.running.current().outer
-    assert outer.shape == (ANCHORS, DIM, DIM + L + DIM)
+    assert outer.shape == (ANCHORS, DIM, DIM + L)

@@ -113,11 +113,13 @@ def test_unknown_groups_and_names_are_refused() -> None:
     with pytest.raises(ValueError, match=r"can train encoder, decoder, prior, noise, weights, got .'kernel'."):
         Phase("wrong", "vae", 1, {"kernel": 1e-3})
     with pytest.raises(ValueError, match=r"inference must be one of .*, got 'magic'"):
-        Phase("wrong", "magic", 1, {})
+        Phase("wrong", "magic", 1, {"encoder": 1e-3})
     with pytest.raises(ValueError, match="epochs of at least 0, got -1"):
-        Phase("wrong", "vae", -1, {})
+        Phase("wrong", "vae", -1, {"encoder": 1e-3})
     with pytest.raises(ValueError, match="'constant' or 'cosine', got 'linear'"):
-        Phase("wrong", "vae", 1, {}, decay="linear")
+        Phase("wrong", "vae", 1, {"encoder": 1e-3}, decay="linear")
+    with pytest.raises(ValueError, match="must train at least one of encoder"):
+        Phase("wrong", "vae", 1, {})
     with pytest.raises(ValueError, match="'joint' or 'disjoint', got 'both'"):
         plan("both")
 
@@ -287,9 +289,9 @@ def test_the_seed_decides_everything(inference: str) -> None:
 
 @pytest.mark.parametrize("progress", [0.0, 0.1, 0.25, 0.5, 0.9, 0.999])
 def test_rates_follow_the_cosine_and_the_warm_up(progress: float) -> None:
-    plain = Phase("p", "vae", 1, {})
-    cosine = Phase("p", "vae", 1, {}, decay="cosine")
-    warm = Phase("p", "vae", 1, {}, warmup=0.2)
+    plain = Phase("p", "vae", 1, {"encoder": 1.0})
+    cosine = Phase("p", "vae", 1, {"encoder": 1.0}, decay="cosine")
+    warm = Phase("p", "vae", 1, {"encoder": 1.0}, warmup=0.2)
     assert plain.rate(progress) == 1.0
     assert cosine.rate(progress) == pytest.approx((1 + math.cos(math.pi * progress)) / 2, abs=1e-12)
     assert warm.rate(progress) == (1.0 if progress >= 0.2 else pytest.approx(progress / 0.2, abs=0.01))

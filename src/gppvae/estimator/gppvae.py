@@ -38,7 +38,7 @@ from gppvae.training.folder import CONFIG, RunFolder
 from gppvae.training.phases import Phase, plan
 
 CALIBRATION_ROWS = 256
-INFERENCE_CHOICES = ("exact", "minibatch", "posterior", "global")
+INFERENCE_CHOICES = ("global", "minibatch", "posterior", "exact")
 
 
 class GPPVAE(Estimator):
@@ -54,7 +54,7 @@ class GPPVAE(Estimator):
         pixel_var: sigma_y^2 of the Gaussian; larger trusts the prior more.
         alpha: latent noise variance to start from; by default 0.001 for global inference, where it stays fixed,
             and 0.1 otherwise.
-        inference: "exact", "minibatch", "posterior" or "global" (docs/inference.md says which to choose).
+        inference: "global", "minibatch", "posterior" or "exact" (docs/inference.md says which to choose).
         schedule: "joint", or "disjoint" to keep the networks of the VAE warm-up.
         epochs, warmup_epochs, gp_epochs: of the joint, the VAE and the GP-only phase.
         lr, prior_lr: learning rates of networks and prior.
@@ -78,7 +78,7 @@ class GPPVAE(Estimator):
         likelihood: str | dict[str, Any] | Likelihood = "gaussian",
         pixel_var: float = 0.01,
         alpha: float | None = None,
-        inference: str = "minibatch",
+        inference: str = "global",
         schedule: str = "joint",
         epochs: int = 100,
         warmup_epochs: int = 50,
@@ -86,7 +86,7 @@ class GPPVAE(Estimator):
         lr: float = 1e-3,
         prior_lr: float = 1e-2,
         phases: list[Phase] | None = None,
-        batch_size: int = 128,
+        batch_size: int = 64,
         patience: int | None = None,
         validate_every: int | None = None,
         channels: str = "first",

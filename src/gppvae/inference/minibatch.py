@@ -45,7 +45,9 @@ class Minibatch(GPInference):
     def start(self, epoch: Epoch, weights: WeightPosterior | None) -> None:
         if self.running.empty:  # a resumed run has them from the checkpoint
             encode = self.model.autoencoder.encode
-            self.running.set(sum_statistics(epoch, lambda batch: gp_arguments(self.model, batch, *encode(batch.y))))
+            self.running.set(
+                sum_statistics(epoch, lambda batch: gp_arguments(self.model, batch, encode(batch.y)[0], None))
+            )
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         every = max(1, epoch.n_batches // REFRESHES_PER_EPOCH)
@@ -75,7 +77,7 @@ class Minibatch(GPInference):
         loss = (recon + entropy) / n + (rows / n + penalty / n_rows).to(recon.device, recon.dtype)
         loss.backward()
         with torch.no_grad():
-            part = statistics(features, mean64, var64, noise)
+            part = statistics(features, mean64, None, noise)
         gp = (rows + weights.kl() * (n / n_rows)).detach()
         share = penalty.detach() * (n / n_rows)
         return LossTerms(recon.detach(), gp, entropy.detach(), share, n=n), part

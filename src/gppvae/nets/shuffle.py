@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gppvae.nets.conv import ImageShape
+from gppvae.nets.conv import ImageShape, channels_last
 
 
 class ShuffleDecoder(nn.Module):
     """Latent to image: dense to a quarter-size grid, convolution and shuffle to half, the same to full size.
-
-    Convolutions run in channels-last memory, which is about a third faster on CPUs.
 
     Args:
         shape: (channels, height, width) of the images; sizes that are no multiple of 4 are cropped at the end.
@@ -34,9 +32,7 @@ class ShuffleDecoder(nn.Module):
             nn.Conv2d(width, 4 * shape[0], 3, padding=1),
             nn.PixelShuffle(2),
         )
-        for layer in self.convolutions:
-            if isinstance(layer, nn.Conv2d):
-                layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+        channels_last(self.convolutions)
 
     def forward(self, z: Tensor) -> Tensor:
         grid = self.dense(z).unflatten(1, self.grid).contiguous(memory_format=torch.channels_last)

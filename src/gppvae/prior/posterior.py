@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -102,10 +103,32 @@ def condition(full: Assembled) -> SharedCovariance:
 
     Cost O(H^3 + H^2 L). Source: docs/math.md, "A bound that factorises".
     """
-    L_C = full.capacitance_cholesky()
-    eye = torch.eye(L_C.shape[0], dtype=L_C.dtype, device=L_C.device)
-    root = torch.linalg.solve_triangular(L_C.T, eye, upper=True)
-    return SharedCovariance(torch.cholesky_solve(full.R, L_C), root, -2.0 * L_C.diagonal().log().sum())
+    return SharedCovariance(*_Condition.apply(full.S, full.R))
+
+
+class _Condition(torch.autograd.Function):
+    """(S, R) -> m = C^-1 R, a root of C^-1, -logdet C, with the gradient written out.
+
+    All that `SharedCovariance` differentiates depends on the root through Sigma = root root' only; then
+    dSigma = -Sigma dC Sigma gives the gradient with respect to C without that of a Cholesky factor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, S: Tensor, R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        eye = torch.eye(S.shape[0], dtype=S.dtype, device=S.device)
+        L_C = torch.linalg.cholesky(S + eye)
+        root = torch.linalg.solve_triangular(L_C.T, eye, upper=True)
+        m = torch.cholesky_solve(R, L_C)
+        ctx.save_for_backward(root, m)
+        return m, root, -2.0 * L_C.diagonal().log().sum()
+
+    @staticmethod
+    def backward(ctx: Any, g_m: Tensor, g_root: Tensor, g_logdet: Tensor) -> tuple[Tensor, Tensor]:
+        root, m = ctx.saved_tensors
+        g_R = root @ (root.T @ g_m)
+        middle = root.T @ (0.5 * g_root)
+        middle.diagonal().add_(g_logdet)
+        return torch.addmm(root @ middle @ root.T, g_R, m.T).neg_(), g_R
 
 
 def condition_on_encoder(full: Assembled) -> SharedCovariance:

@@ -60,33 +60,35 @@ def statistics(features: Features, mean: Tensor, var: Tensor | None, noise: Tens
         var: encoder variances (N, L), or None when `mean` is a sample.
         noise: d, (N,) or ().
     """
-    right, sums = _weighted(features, mean, var, noise)
-    order, counts = _sorted_by_group(features)
-    parts = zip(features.x[order].split(counts), right[order].split(counts), strict=True)
+    left, right, counts, sums = _sides(features, mean, var, noise)
+    parts = zip(left.split(counts), right.split(counts), strict=True)
     return Statistics(torch.stack([x.T @ r for x, r in parts]), sums, mean.shape[1])
 
 
 def inner(pull: Statistics, features: Features, mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
-    """<pull, statistics(rows)> without forming the rows' own sums: its gradient is the batch's share."""
-    right, sums = _weighted(features, mean, var, noise)
-    order, counts = _sorted_by_group(features)
-    lefts = [x @ g for x, g in zip(features.x[order].split(counts), pull.outer, strict=True)]
-    return (torch.cat(lefts) * right[order]).sum() + (pull.sums * sums).sum()
+    """<pull, statistics(rows)> without forming the rows' own sums: its gradient is the batch's share.
+
+    The wide side is contracted first, so that what is kept for the backward pass is (N, M).
+    """
+    left, right, counts, sums = _sides(features, mean, var, noise)
+    narrow = [r @ g.T for r, g in zip(right.split(counts), pull.outer, strict=True)]
+    return (torch.cat(narrow) * left).sum() + (pull.sums * sums).sum()
 
 
-def _weighted(features: Features, mean: Tensor, var: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
-    n = mean.shape[0]
+def _sides(
+    features: Features, mean: Tensor, var: Tensor | None, noise: Tensor
+) -> tuple[Tensor, Tensor, list[int], Tensor]:
+    """Rows in the order of their groups: c x, (N, M), and [x, mu, c sbar x]; the groups' sizes; the scalar sums."""
+    n, x = mean.shape[0], features.x
     d = noise.expand(n)
     c = (1.0 / d).unsqueeze(1)  # (N, 1)
-    t, e = (c * mean.square()).sum(), d.log().sum()
+    t, e = (c * mean.square().sum(1, keepdim=True)).sum(), d.log().sum()
     count = torch.as_tensor(float(n), dtype=mean.dtype, device=mean.device)
     if var is None:
-        return torch.cat([c * features.x, c * mean], dim=1), torch.stack([t, torch.zeros_like(t), e, count])
-    sbar = var.sum(1, keepdim=True)
-    right = torch.cat([c * features.x, c * mean, c.square() * sbar * features.x], dim=1)
-    return right, torch.stack([t, (c * sbar).sum(), e, count])
-
-
-def _sorted_by_group(features: Features) -> tuple[Tensor, list[int]]:
+        right, u = [x, mean], torch.zeros_like(t)
+    else:
+        weight = c * var.sum(1, keepdim=True)
+        right, u = [x, mean, weight * x], weight.sum()
     order = torch.argsort(features.group)
-    return order, torch.bincount(features.group, minlength=features.n_groups).tolist()
+    counts = torch.bincount(features.group, minlength=features.n_groups).tolist()
+    return (c * x)[order], torch.cat(right, dim=1)[order], counts, torch.stack([t, u, e, count])

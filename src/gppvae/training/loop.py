@@ -179,7 +179,7 @@ class PhaseRun:
             group["lr"] = group["base"] * self.phase.rate(progress)
         # The sum of a tensor is finite only if all its entries are: one number to look at per tensor.
         sums = [p.grad.sum() for p in self.parameters if p.grad is not None]
-        if all(bool(torch.isfinite(value)) for value in (*terms.named().values(), *sums)):
+        if all(math.isfinite(float(value)) for value in (*terms.named().values(), *sums)):
             self.optimizer.step()
             self.bad_in_a_row = 0
             if self.average:

@@ -116,9 +116,11 @@ def plan(
         raise ValueError(f"schedule must be 'joint' or 'disjoint', got {schedule!r}; 'joint' is the default")
     networks = {"encoder": lr, "decoder": lr}
     if inference == "global":
-        rates = {"decoder": 2.0 * lr, "prior": prior_lr, "weights": prior_lr}
-        distil = Phase("encoder", "distill", max(1, epochs // 4), {"encoder": 2.0 * lr}, "cosine")
-        return [Phase("global", "global", epochs, rates, "cosine", average=0.999), distil]
+        # The decoder alone bears higher rates than networks that are trained through each other.
+        rates = {"decoder": 4.0 * lr, "prior": prior_lr, "weights": prior_lr}
+        learn = Phase("global", "global", epochs, rates, "cosine", warmup=0.02, weight_decay=0.05)
+        distil = Phase("encoder", "distill", max(1, epochs // 10), {"encoder": 2.0 * lr}, "cosine")
+        return [phase for phase in (learn, distil) if phase.epochs > 0 and epochs > 0]
     phases = [
         Phase("vae_warmup", "vae", warmup_epochs, networks),
         Phase("gp_only", "fixed", gp_epochs, {"prior": prior_lr, "noise": prior_lr}),
