@@ -34,7 +34,7 @@ from gppvae.training.phases import Phase
 
 TARGET = 0.0280
 PAPER = "Learned(digit, 8) * Periodic(angle, 360)"
-FAST = "Learned(digit, 16) * Periodic(angle, 360, lengthscale=1.0, fixed=True)"
+FAST = "Learned(digit, 24) * Periodic(angle, 360, lengthscale=1.0, fixed=True)"
 NETWORKS = {"encoder": 1e-3, "decoder": 1e-3}
 ALL = NETWORKS | {"prior": 1e-3, "noise": 1e-3}
 
@@ -68,8 +68,8 @@ def global_form(network: str, latent_dim: int, epochs: int) -> Candidate:
 
 
 CANDIDATES = {
-    "global, wide": global_form("wide", 32, 20),
-    "global, 8 channels": global_form("conv", 16, 40),
+    "global, wide": global_form("wide", 48, 10),
+    "global, 8 channels": global_form("conv", 16, 30),
     "minibatch, 8 channels": warmed_up("minibatch", 2000),
     "posterior, 8 channels": warmed_up("posterior", 2000),
     "exact, 8 channels": warmed_up("exact", 100_000),
