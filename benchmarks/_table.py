@@ -8,7 +8,7 @@ from typing import Any
 
 from _common import RESULTS, ROOT
 
-from gppvae.training.checkpoint import write_bytes
+from gppvae.data.atomic import write_bytes
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 

@@ -76,7 +76,7 @@ CANDIDATES = {
 }
 
 
-class Stop(Exception):
+class EnoughError(Exception):
     """The target is reached, or the time is up."""
 
 
@@ -100,7 +100,7 @@ class Clock:
             mse = mean_squared_error(self.test, lambda batch: decode_mean(self.model, weights, batch.rows))
             self.curve.append([round(self.seconds, 2), float(f"{mse:.5g}")])
         if (mse is not None and mse <= TARGET) or self.seconds > self.cap:
-            raise Stop
+            raise EnoughError
         self._since = time.perf_counter()
         return {}
 
@@ -124,7 +124,7 @@ def measure(candidate: Candidate, digits: RotatedDigits, cap: float, seed: int) 
     reached = False
     try:
         trainer.run()
-    except Stop:
+    except EnoughError:
         reached = bool(clock.curve) and clock.curve[-1][1] <= TARGET
     return {
         "seconds": round(clock.seconds, 2) if reached else None,

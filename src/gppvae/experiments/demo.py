@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from gppvae.data.sources.rotated_mnist import RotatedDigits, small_split
 from gppvae.estimator import GPPVAE
 from gppvae.experiments.baselines import copy_nearest_view, mean_image, mean_of_nearest_view
+from gppvae.experiments.threads import one_thread
 from gppvae.training.checkpoint import write_json
 from gppvae.training.folder import RunFolder
 from gppvae.training.phases import Phase
@@ -70,7 +70,7 @@ def run_demo(folder: Path, seed: int = 0, recipe: Recipe | None = None, progress
         model = GPPVAE.load(folder)
     else:
         model = GPPVAE(recipe.kernel, seed=seed, phases=list(recipe.phases), **recipe.settings)
-        with _one_thread():
+        with one_thread():
             model.fit(digits.train.images, digits.train.table, out=folder, progress=progress, checkpoint_seconds=10.0)
     mse = {name: _mse(guess, digits.test.images) for name, guess in predictions(model, digits).items()}
     facts = {"seed": seed, "recipe": asdict(recipe), "mse": mse, "fit_seconds": model.fit_seconds_}
@@ -111,17 +111,6 @@ def demo_folder(out: str | os.PathLike[str], seed: int = 0, recipe: Recipe | Non
     os.replace(work, target)
     for stale in target.parent.glob(f".{target.name}.????????.part"):
         shutil.rmtree(stale)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Networks this small gain nothing from more, and the numbers do not depend on the machine's cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _is_empty_folder(path: Path) -> bool:

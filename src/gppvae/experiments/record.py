@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gppvae.training.checkpoint import write_bytes
+from gppvae.data.atomic import write_bytes
 from gppvae.training.folder import provenance
 
 _NUMBERS = re.compile(r"\[\s+((?:-?[\d.eE+-]+|null)(?:,\s+(?:-?[\d.eE+-]+|null))*)\s+\]")

@@ -7,7 +7,6 @@ object. Colours are the Okabe-Ito palette, which colour-blind readers can tell a
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from PIL import Image
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 from scipy.stats import gaussian_kde
+
+from gppvae.data.atomic import write_bytes
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -43,19 +44,6 @@ Labels = Sequence[object] | None
 _styled = matplotlib.rc_context(STYLE)  # as a decorator: applies the style during the call, then restores
 
 
-def write_atomically(path: str | Path, data: bytes) -> Path:
-    """Write bytes to a temporary name in the same folder, then rename; a crash never leaves half a file."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
-
-
 def render(fig: Figure, kind: str = "png", dpi: int = 200) -> bytes:
     """The figure as the bytes of a PNG or PDF file; equal figures give equal bytes (no dates inside)."""
     stamp = {"Software": None} if kind == "png" else {"CreationDate": None, "Producer": None, "Creator": None}
@@ -68,8 +56,8 @@ def render(fig: Figure, kind: str = "png", dpi: int = 200) -> bytes:
 def save(fig: Figure, path_without_suffix: str | Path) -> tuple[Path, Path]:
     """Write `<path>.png` (200 dpi) and `<path>.pdf`, each atomically; returns both paths."""
     base = Path(path_without_suffix)
-    png = write_atomically(base.with_name(base.name + ".png"), render(fig, "png"))
-    return png, write_atomically(base.with_name(base.name + ".pdf"), render(fig, "pdf"))
+    png = write_bytes(base.with_name(base.name + ".png"), render(fig, "png"))
+    return png, write_bytes(base.with_name(base.name + ".pdf"), render(fig, "pdf"))
 
 
 def check_images(images: ArrayLike, leading: int, name: str) -> NDArray[Any]:
@@ -100,7 +88,7 @@ def turning_gif(frames: ArrayLike, path: str | Path, ms: int = 120, min_side: in
     pictures = [Image.fromarray(frame.repeat(factor, axis=0).repeat(factor, axis=1)) for frame in pixels]
     out = io.BytesIO()
     pictures[0].save(out, format="GIF", save_all=True, append_images=pictures[1:], duration=ms, loop=0)
-    return write_atomically(path, out.getvalue())
+    return write_bytes(path, out.getvalue())
 
 
 def _axes(width: float, height: float, rows: int = 1, cols: int = 1) -> tuple[Figure, NDArray[Any]]:

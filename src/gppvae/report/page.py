@@ -23,7 +23,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from .figures import check_images, render, to_uint8, write_atomically
+from gppvae.data.atomic import write_bytes
+
+from .figures import check_images, render, to_uint8
 
 MAX_SIDE = 32000  # browsers refuse to decode pictures much larger than this
 DASH = "\u2013"
@@ -172,7 +174,7 @@ class Page:
 
     def write(self, path: str | Path) -> Path:
         """Write the page atomically and return its path."""
-        return write_atomically(path, self.html().encode("utf-8"))
+        return write_bytes(path, self.html().encode("utf-8"))
 
     def _figure(self, inner: str, caption: str, attributes: str = "") -> None:
         self._parts.append(f"<figure{attributes}>{inner}<figcaption>{escape(caption)}</figcaption></figure>")

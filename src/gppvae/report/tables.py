@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gppvae.data.atomic import write_bytes
 from gppvae.experiments.record import read_results
 from gppvae.report import accuracy_tables
 from gppvae.report.rotated_mnist import PAPER_ERROR, PAPER_MSE, mse_rows, mse_text
-from gppvae.training.checkpoint import write_bytes
 
 REGION = re.compile(
     r"^(?P<start><!-- table: (?P<name>[\w-]+)(?P<options>(?: [\w-]+=[\w.-]+)*) -->)\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,9 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
+from gppvae.data.atomic import write_bytes
+
 FORMAT = "gppvae-1"
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write to a temporary name in the same folder, flush to disk, rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gppvae.training.checkpoint import read_tensors, write_bytes, write_json, write_tensors
+from gppvae.data.atomic import write_bytes
+from gppvae.training.checkpoint import read_tensors, write_json, write_tensors
 
 CONFIG, METRICS, CHECKPOINT, MODEL = (
     "config.json",

@@ -16,24 +16,13 @@ import pandas as pd
 from numpy.typing import NDArray
 from rich.progress import track
 
+from .faceplace import VIEWS
 from .heads_hair import cover, hair_end, hair_surfaces
 from .heads_person import Person, draw_person
 from .heads_render import LIGHT, Surface, join, render
 from .heads_shape import Skull, ear_surfaces, head_surface, neck_surface
 
-POSES: Mapping[str, float] = MappingProxyType(
-    {
-        "00F": 0.0,
-        "30L": -30.0,
-        "30R": 30.0,
-        "45L": -45.0,
-        "45R": 45.0,
-        "60L": -60.0,
-        "60R": 60.0,
-        "90L": -90.0,
-        "90R": 90.0,
-    }
-)
+POSES: Mapping[str, float] = MappingProxyType(VIEWS)
 """Name and signed angle in degrees of every pose."""
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gppvae.data.atomic import write_bytes
+
 MD5 = {
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -176,20 +178,10 @@ def _fetch(path: Path, md5: str, mirrors: Sequence[str]) -> None:
             faults.append(f"{url}: {error}")
             continue
         if _digest(data) == md5:
-            _write(path, data)
+            write_bytes(path, data)
             return
         faults.append(f"{url}: MD5 {_digest(data)} instead of {md5}")
     raise OSError(
         f"could not download {path.name} with MD5 {md5} from any of {len(mirrors)} mirrors "
         f"({'; '.join(faults)}); try again later or copy the file to {path.parent} yourself"
     )
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file so that its name never stands for half of it."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(data)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

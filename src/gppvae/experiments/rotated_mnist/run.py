@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from gppvae.data.atomic import write_bytes
 from gppvae.data.sources.rotated_mnist import RotatedDigits
 from gppvae.experiments.evaluation import mse_per_sample
 from gppvae.experiments.record import read_results, rounded, write_results
@@ -21,7 +20,8 @@ from gppvae.experiments.rotated_mnist.networks import Workshop
 from gppvae.experiments.rotated_mnist.recipes import Setup, global_recipe, recipe_facts, recipe_key
 from gppvae.experiments.rotated_mnist.statistics import over_seeds, paired_over_seeds
 from gppvae.experiments.rotated_mnist.tradeoff import select_cvae, select_livae, select_shared
-from gppvae.training.checkpoint import write_bytes, write_json
+from gppvae.experiments.threads import one_thread
+from gppvae.training.checkpoint import write_json
 
 SETTING, SELECTION, RESULTS = "setting.json", "selection.json", "results.json"
 SELECTED = {"shared": ("plain VAE", select_shared), "livae": ("LIVAE", select_livae), "cvae": ("CVAE", select_cvae)}
@@ -121,17 +121,6 @@ def predictions(folder: Path, seed: int, name: str) -> dict[str, np.ndarray]:
     """Arrays that a finished method left: `mean`, `averaged` where there is one, and more for the figures."""
     with np.load(folder / f"seed{seed}" / "records" / f"{name}.npz") as arrays:
         return {key: arrays[key] for key in arrays.files}
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Networks this small gain nothing from more, and the numbers do not depend on the machine's cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _check_setting(folder: Path, plan: Plan) -> None:
