@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gppvae.training import checkpoint
+from gppvae.data import atomic
 from gppvae.training.checkpoint import read_tensors, under, with_prefix, write_json, write_tensors
 
 META = {"phase": 2, "best": 0.25, "text": "ä"}
@@ -123,10 +123,11 @@ def test_a_failing_write_leaves_the_old_file(path: Path, monkeypatch: pytest.Mon
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, failing, full)
+    monkeypatch.setattr(atomic.os, failing, full)
     with pytest.raises(OSError, match="No space left"):
         write_tensors(path, {"a": torch.ones(1000)}, {})
     assert path.read_bytes() == before
+    assert sorted(os.listdir(path.parent)) == [path.name]
     assert read_tensors(path)[1] == META
 
 
