@@ -60,7 +60,7 @@ def make_epoch(name: str, network: str, samples: Samples, table: Table, seed: in
         kernel.bind(table, torch.Generator().manual_seed(seed))
         rows = kernel.code(table)
         model = GPPriorVAE(autoencoder, kernel, 0.1, LATENTS)
-        model.split = kernel.best_split(rows)
+        model.split = kernel.best_split(rows, BATCH)
     data = Epoch(samples, rows, BATCH, None, torch.device("cpu"))
     trainer = Trainer(model, [phase], data, Settings(seed=seed, progress=False))
     progress = Progress([(phase.name, EPOCHS, data.n_batches)], enabled=False)

@@ -101,7 +101,7 @@ def test_running_sums_are_the_full_sums_when_nothing_moves() -> None:
     epoch = make_epoch(model, batch_size=4)
     inference = Minibatch(model)
     inference.start(epoch, None)
-    full = sum_statistics(epoch, lambda batch: gp_arguments(model, batch, *model.autoencoder.encode(batch.y)))
+    full = sum_statistics(epoch, lambda batch: gp_arguments(model, batch, model.autoencoder.encode(batch.y)[0], None))
     for terms in inference.steps(epoch):
         current = inference.running.current()
         assert terms.n <= 4

@@ -205,3 +205,12 @@ def test_gram_refuses_large_tables() -> None:
     rows = kernel.code(Table({"time": np.zeros(5000)}))
     with pytest.raises(ValueError, match=r"at most 4096 rows, got 5000; use features\(\)"):
         kernel.gram(rows, rows)
+
+
+def test_small_batches_of_a_small_kernel_are_not_split() -> None:
+    kernel = Learned("object", 4) * FreeForm("view")
+    table = Table({"object": np.arange(60_000) // 600, "view": np.tile(np.arange(6), 10_000)})
+    kernel.bind(table)
+    rows = kernel.code(table)
+    assert kernel.best_split(rows, batch_rows=60_000) == "view (id)"
+    assert kernel.best_split(rows, batch_rows=1000) is None

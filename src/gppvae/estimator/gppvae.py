@@ -142,7 +142,7 @@ class GPPVAE(Estimator):
         model.kernel.to(self._gp_device())
         model.log_alpha.data = model.log_alpha.data.to(self._gp_device())
         rows = kernel.code(rows_table)
-        model.split = kernel.best_split(rows)
+        model.split = kernel.best_split(rows, self.batch_size)
         validate = None
         if validation is not None:
             held_out = self._samples(validation[0]), Table(validation[1])

@@ -19,7 +19,7 @@ from gppvae.inference.base import (
 from gppvae.inference.running import RunningStatistics
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.lowrank import assemble
-from gppvae.prior.posterior import SharedCovariance, WeightPosterior, condition
+from gppvae.prior.posterior import WeightPosterior, condition
 from gppvae.prior.statistics import Statistics, statistics
 
 
@@ -71,8 +71,9 @@ class PosteriorCoding(GPInference):
         live = Statistics(running.outer + (part.outer - kept.outer) * copies, running.sums, part.n_latents)
         weights = condition(assemble(live, features.tables, features.sizes))
         V = features.dense()
-        own = _own_share(weights, V.detach(), mean, noise, 1.0 - copies)
-        f, var = weights.mean_at(V) + own[0], weights.var_at(V) + own[1] + model.noise(batch.rows).reshape(-1, 1)
+        f, var = weights.mean_at(V), weights.var_at(V)
+        own_f, own_var = _own_share(f.detach(), var.detach(), mean, noise, 1.0 - copies)
+        f, var = f + own_f, var + own_var + model.noise(batch.rows).reshape(-1, 1)
         recon = recon_nll(model.autoencoder, batch, draw_latents(f, var, batch))
         kl, penalty = weights.kl(), model.kernel.neg_log_prior()
         (recon / n + ((kl + penalty) / n_rows).to(recon.device, recon.dtype)).backward()
@@ -84,14 +85,12 @@ class PosteriorCoding(GPInference):
         return condition(assemble(sum_statistics(epoch, self._pseudo_observations), features.tables, features.sizes))
 
 
-def _own_share(
-    weights: SharedCovariance, V: Tensor, mean: Tensor, noise: Tensor, factor: float
-) -> tuple[Tensor, Tensor]:
+def _own_share(f: Tensor, s: Tensor, mean: Tensor, noise: Tensor, factor: float) -> tuple[Tensor, Tensor]:
     """Zero in value; in gradient, `factor` times what each row's own pseudo-observation does to its own q(f).
 
     Batch rows stand for all rows when they act on each other, but a row acts on itself only once. With
     s = v'Sigma v and c = 1/d: df = s c d(mu) + s (mu - f) dc, ds = -s^2 dc.
     """
-    s, f, c = weights.var_at(V).detach(), weights.mean_at(V).detach(), (1.0 / noise).unsqueeze(1)
+    c = (1.0 / noise).unsqueeze(1)
     own_mean, own_var = s * c * (mean - f), -s.square() * c
     return factor * (own_mean - own_mean.detach()), factor * (own_var - own_var.detach())

@@ -19,6 +19,7 @@ from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.features import Features, rowwise_outer
 
 MAX_DENSE_ROWS = 4096
+SMALL_PRODUCT = 3e5  # multiplications that take as long as starting one more small matrix product
 
 
 @dataclass(frozen=True)
@@ -116,16 +117,21 @@ class Kernel(nn.Module):
         sizes = [x.shape[1] for x in xs]
         return Features(xs[0] if len(xs) == 1 else torch.cat(xs, dim=1), group, tables, sizes)
 
-    def best_split(self, rows: Rows) -> str | None:
+    def best_split(self, rows: Rows, batch_rows: int | None = None) -> str | None:
         """The coded column that makes the Gram matrix cheapest, or None when splitting does not pay.
 
-        Cost of the Gram matrix of N rows: N H^2 dense, N M^2 + Q H^2 when a column of Q levels is split off.
+        Cost of the Gram matrix of N rows: N H^2 dense, N M^2 + Q H^2 when a column of Q levels is split off, which
+        also means Q small products per batch.
+
+        Args:
+            rows: all of them.  batch_rows: how many are summed at a time; all when None.
         """
         n, best, best_cost = len(rows), None, float(len(rows)) * self.rank**2
+        calls = n / batch_rows if batch_rows else 0.0
         for key, column in rows.columns.items():
             q = column.values.shape[0]
             m = sum(math.prod(leaf.rank for leaf in term.leaves if leaf.key != key) for term in self.terms())
-            cost = float(n) * m**2 + float(q) * self.rank**2
+            cost = float(n) * m**2 + float(q) * (self.rank**2 + calls * SMALL_PRODUCT)
             if cost < best_cost and q * m**2 <= 2**26:
                 best, best_cost = key, cost
         return best
