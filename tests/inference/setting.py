@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.table import Rows, Table
+from gppvae.data.world import ALONE, World
 from gppvae.kernels import RBF, Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
@@ -48,6 +49,14 @@ class RowBatch:
     def __len__(self) -> int:
         return self.index.shape[0]
 
+    @property
+    def total(self) -> int:
+        return len(self)
+
+    @property
+    def share(self) -> float:
+        return 1.0
+
     def noise(self, n_latents: int) -> Tensor:
         assert n_latents == self.eps.shape[1]
         return self.eps
@@ -62,6 +71,7 @@ class RowEpoch:
     eps: Tensor
     batch_size: int
     order: list[int] = field(default_factory=list)
+    world: World = ALONE
 
     @property
     def n_rows(self) -> int:
