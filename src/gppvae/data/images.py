@@ -23,9 +23,7 @@ class ImageFiles:
         colour: True for three channels, False for grey; that of the first image when None.
     """
 
-    def __init__(
-        self, paths: Sequence[Any], size: tuple[int, int] | None = None, colour: bool | None = None
-    ) -> None:
+    def __init__(self, paths: Sequence[Any], size: tuple[int, int] | None = None, colour: bool | None = None) -> None:
         self.paths = [os.fspath(path) for path in paths]
         if not self.paths:
             raise ValueError("expected at least one image file, got none; check the folder or the list")

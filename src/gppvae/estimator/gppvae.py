@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Table
 from gppvae.estimator.base import Estimator, NotFittedError, _whole
+from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.new_objects import add_objects
-from gppvae.estimator.prediction import Calibration, Prediction, calibrate, moments
-from gppvae.estimator.saving import kernel_extras, load_model, load_weights, restore_kernel, save_model
+from gppvae.estimator.outputs import Outputs
+from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
+from gppvae.estimator.saving import arguments_of, kernel_extras, load_model, load_weights, restore_kernel, save_model
 from gppvae.estimator.validation import same_length, validator
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
@@ -134,6 +136,7 @@ class GPPVAE(Estimator):
         model.log_alpha.data = model.log_alpha.data.to(self._gp_device())
         rows = kernel.code(rows_table)
         model.split = kernel.best_split(rows)
+        tell_cost(kernel, rows, model.split, self.latent_dim)
         validate = None
         if validation is not None:
             held_out = self._samples(validation[0]), Table(validation[1])
@@ -142,8 +145,7 @@ class GPPVAE(Estimator):
         trainer = self._train(model, self._phases(), data, rows, folder, validate, progress, checkpoint_seconds)
         self.model_, self.weights_ = model, trainer.weights
         self._calibrate_after_fit((samples, table), validation)
-        if folder is not None:
-            self.save(folder.path)
+        self._keep(folder)
         return self
 
     def _calibrate_after_fit(self, train: tuple[Any, Any], validation: tuple[Any, Any] | None) -> None:
@@ -169,9 +171,8 @@ class GPPVAE(Estimator):
         if not isinstance(self._autoencoder.likelihood, Gaussian):
             return
         data, rows_table = self._samples(samples), Table(table)
-        data.check()
         same_length(data, rows_table)
-        picked = np.arange(0, len(data), -(-len(data) // CALIBRATION_ROWS))
+        picked = np.arange(0, len(data), -(-max(len(data), 1) // CALIBRATION_ROWS))
         y, mask = data.read(torch.from_numpy(picked))
         self.calibration_ = calibrate(y, mask, self.predict(rows_table.take(picked), n_samples))
 
@@ -210,7 +211,7 @@ class GPPVAE(Estimator):
             raise FileNotFoundError(f"expected a run folder at {out}, found no {CONFIG} in it; check the name")
         settings = json.loads(path.read_text())["settings"]
         networks = {name: options.pop(name) for name in ("encoder", "decoder") if name in options}
-        return cls(**_constructor_arguments(settings), **networks).fit(samples, table, out=out, **options)
+        return cls(**arguments_of(settings), **networks).fit(samples, table, out=out, **options)
 
     def _check(self) -> None:
         self._check_settings()
@@ -263,7 +264,12 @@ class GPPVAE(Estimator):
 
     @torch.no_grad()
     def predict(
-        self, table: Any, n_samples: int = 0, include_noise: bool = False, seed: int | None = None
+        self,
+        table: Any,
+        n_samples: int = 0,
+        include_noise: bool = False,
+        seed: int | None = None,
+        out: str | os.PathLike[str] | None = None,
     ) -> Prediction:
         """Samples at rows nobody measured.
 
@@ -272,21 +278,24 @@ class GPPVAE(Estimator):
             n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
             include_noise: let std be that of a new sample, its own noise and the model's errors included.
             seed: of the draws; the estimator's when None.
+            out: folder to write mean.npy and std.npy into; they come back as memory maps.
         """
         model, weights = self._fitted
         _whole("n_samples", n_samples, 0)
         rows = model.kernel.code(Table(table))
+        shape = (len(rows), *self.shape_)
         if n_samples == 0:
-            parts = [decode_mean(model, weights, chunk).cpu() for _, chunk in row_chunks(rows)]
-            return Prediction(self._joined(parts), None)
+            with Outputs(out, ("mean",), shape) as arrays:
+                for _, chunk in row_chunks(rows):
+                    arrays.put(mean=decode_mean(model, weights, chunk))
+            return Prediction(arrays["mean"], None)
         draws, generator = self._draws(weights, n_samples, seed)
-        add_noise = include_noise and self.calibration_ is None
-        pairs = [moments(decode_draws(model, draws, chunk, generator), add_noise) for _, chunk in row_chunks(rows)]
-        mean = self._joined([mean.cpu() for mean, _ in pairs])
-        std = self._joined([var.sqrt().cpu() for _, var in pairs])
-        if include_noise and self.calibration_ is not None:
-            std = self.calibration_.total_std(std)
-        return Prediction(mean, std)
+        with Outputs(out, ("mean", "std"), shape) as arrays:
+            for _, chunk in row_chunks(rows):
+                decoded = decode_draws(model, draws, chunk, generator)
+                mean, std = mean_and_std(decoded, include_noise, self.calibration_)
+                arrays.put(mean=mean, std=std)
+        return Prediction(arrays["mean"], arrays["std"])
 
     @torch.no_grad()
     def sample(
@@ -319,9 +328,12 @@ class GPPVAE(Estimator):
     def predict_latent(self, table: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of z at rows, (N, latent_dim) each; far from the data the prior's variance."""
         model, weights = self._fitted
-        latents = latents_at(model, weights, model.kernel.code(Table(table)))
-        var = (latents.var + latents.noise).expand_as(latents.mean)
-        return latents.mean.cpu().numpy(), var.cpu().numpy()
+        rows = model.kernel.code(Table(table))
+        with Outputs(None, ("mean", "var"), (len(rows), self.latent_dim), np.float64) as arrays:
+            for _, chunk in row_chunks(rows):
+                latents = latents_at(model, weights, chunk)
+                arrays.put(mean=latents.mean, var=(latents.var + latents.noise).expand_as(latents.mean))
+        return arrays["mean"], arrays["var"]
 
     @torch.no_grad()
     def score(self, samples: Any, table: Any) -> float:
@@ -336,9 +348,6 @@ class GPPVAE(Estimator):
     def _draws(self, weights: WeightPosterior, n: int, seed: int | None) -> tuple[list[Tensor], torch.Generator]:
         generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 2))
         return [weights.sample(generator) for _ in range(n)], generator
-
-    def _joined(self, parts: list[Tensor]) -> np.ndarray:
-        return (torch.cat(parts) if parts else torch.zeros(0, *self.shape_)).numpy()
 
     # -- keeping
 
@@ -372,7 +381,7 @@ class GPPVAE(Estimator):
         settings = meta["settings"]
         if settings["own_networks"] and (encoder is None or decoder is None):
             raise ValueError(f"{path} was fitted with networks of your own; pass encoder= and decoder= to load()")
-        self = cls(**_constructor_arguments(settings), encoder=encoder, decoder=decoder, device=device)
+        self = cls(**arguments_of(settings), encoder=encoder, decoder=decoder, device=device)
         self.shape_ = tuple(meta["shape"])
         state = under("model", tensors)
         kernel = restore_kernel(settings["kernel"], meta["kernel"], under("kernel", state))
@@ -385,9 +394,3 @@ class GPPVAE(Estimator):
         self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
         self.history_, self.fit_seconds_ = meta["history"], meta["fit_seconds"]
         return self
-
-
-def _constructor_arguments(settings: dict[str, Any]) -> dict[str, Any]:
-    phases = settings.get("phases")
-    kept = {name: value for name, value in settings.items() if name not in ("own_networks", "data", "phases")}
-    return kept | ({"phases": [Phase(**phase) for phase in phases]} if phases else {})

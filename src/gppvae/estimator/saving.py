@@ -12,11 +12,15 @@ from torch import Tensor
 from gppvae.kernels.base import Kernel, Leaf
 from gppvae.kernels.parse import parse_kernel
 from gppvae.training.checkpoint import read_tensors, under, write_tensors
+from gppvae.training.distributed import first_process
 from gppvae.training.folder import MODEL, provenance
+from gppvae.training.phases import Phase
 
 
 def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Write model.safetensors into the folder `path`, made if need be."""
+    """Write model.safetensors into the folder `path`, made if need be; of several processes the first one does."""
+    if not first_process():
+        return
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / MODEL, tensors, meta | {"about": provenance()})
@@ -34,6 +38,13 @@ def load_model(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tenso
             f"expected a {kind} model in {path}, got a {meta.get('kind')} model; load it with its own class"
         )
     return tensors, meta
+
+
+def arguments_of(settings: dict[str, Any]) -> dict[str, Any]:
+    """What a GPPVAE was made with, from the settings in its files."""
+    phases = settings.get("phases")
+    kept = {name: value for name, value in settings.items() if name not in ("own_networks", "data", "phases")}
+    return kept | ({"phases": [Phase(**phase) for phase in phases]} if phases else {})
 
 
 def kernel_extras(kernel: Kernel) -> dict[str, Any]:
