@@ -45,17 +45,18 @@ class RowBatch:
     index: Tensor
     eps: Tensor
     mask: Tensor | None = None
+    of: int | None = None  # rows of the batch over all processes
 
     def __len__(self) -> int:
         return self.index.shape[0]
 
     @property
     def total(self) -> int:
-        return len(self)
+        return len(self) if self.of is None else self.of
 
     @property
     def share(self) -> float:
-        return 1.0
+        return len(self) / self.total
 
     def noise(self, n_latents: int) -> Tensor:
         assert n_latents == self.eps.shape[1]
@@ -81,13 +82,13 @@ class RowEpoch:
     def n_batches(self) -> int:
         return -(-self.n_rows // self.batch_size)
 
-    def batch(self, index: Tensor) -> RowBatch:
-        return RowBatch(self.y[index], self.rows[index], index, self.eps[index])
+    def batch(self, index: Tensor, of: int | None = None) -> RowBatch:
+        return RowBatch(self.y[index], self.rows[index], index, self.eps[index], of=of)
 
     def __iter__(self) -> Iterator[RowBatch]:
         order = torch.tensor(self.order) if self.order else torch.arange(self.n_rows)
         for index in order.split(self.batch_size):
-            yield self.batch(index)
+            yield self.batch(index[self.world.part(len(index))], len(index))
 
 
 def make_model(kernel: Kernel, alpha: float = 0.4, hidden: tuple[int, ...] = (5,), seed: int = 0) -> GPPriorVAE:

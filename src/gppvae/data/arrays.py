@@ -61,8 +61,12 @@ class Samples:
 
     @property
     def in_memory(self) -> bool:
-        """Whether reading costs nothing, so that reading ahead would not help."""
         return self._tensor is not None
+
+    @property
+    def threads(self) -> int:
+        """How many should read ahead; none where reading costs nothing."""
+        return 0 if self.in_memory else self._reader.threads
 
     @property
     def layout(self) -> tuple[int, int]:

@@ -57,7 +57,6 @@ class Epoch:
         samples, rows: the data.  batch_size: B.  seed: of order and noise; None keeps the order of the data.
         device: where batches go.  tick: called after each batch, for the progress bar.
         world: the processes that share every batch; sizes here count the rows of all of them.
-        threads: that read ahead when the samples are not in memory.
     """
 
     samples: Samples
@@ -67,7 +66,6 @@ class Epoch:
     device: torch.device
     tick: Callable[[], None] = lambda: None
     world: World = ALONE
-    threads: int = 2
 
     @property
     def n_rows(self) -> int:
@@ -80,8 +78,7 @@ class Epoch:
     def __iter__(self) -> Iterator[Batch]:
         order = batch_order(self.n_rows, self.batch_size, self.seed, *self.samples.layout)
         own = ((len(index), self.world.part(len(index)), index) for index in order)
-        threads = 0 if self.samples.in_memory else self.threads
-        read = read_ahead(lambda key: self.samples.read(key[2][key[1]]), own, threads)
+        read = read_ahead(lambda key: self.samples.read(key[2][key[1]]), own, self.samples.threads)
         for number, ((total, part, whole), (y, mask)) in enumerate(read):
             index = whole[part]
             mask = mask if mask is None else mask.to(self.device)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 import mmap
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from typing import Any
 
@@ -12,7 +14,6 @@ import numpy as np
 
 UNIT_BYTES = 1 << 18  # chunks smaller than this are read several at a time
 BUFFER_BYTES = 32 << 20  # of chunks that are shuffled together; twice as much is kept
-RELEASE_BYTES = 32 << 20  # of a memory map that may stay resident
 
 
 class Reader(abc.ABC):
@@ -21,10 +22,12 @@ class Reader(abc.ABC):
     Attributes:
         unit_rows: rows that are read together at no extra cost; 1 where any row is as near as any other.
         buffer_units: units that are held at a time.
+        threads: that are worth having to read ahead.
     """
 
     unit_rows: int = 1
     buffer_units: int = 1
+    threads: int = 1
 
     @abc.abstractmethod
     def rows(self, index: np.ndarray) -> np.ndarray:
@@ -36,40 +39,74 @@ class Reader(abc.ABC):
 
 
 class ArrayReader(Reader):
-    """A NumPy array. Of a read-only memory map, pages that were read are given back now and then.
-
-    The system would take such pages back itself when memory runs short; giving them back keeps the resident size of
-    the process honest and small.
-    """
+    """A NumPy array."""
 
     def __init__(self, data: np.ndarray) -> None:
         self.data = data
-        mapped = getattr(data, "_mmap", None)
-        readable = isinstance(data, np.memmap) and data.mode == "r" and hasattr(mmap, "MADV_DONTNEED")
-        self._map = mapped if readable else None
-        self._touched = 0
 
     def rows(self, index: np.ndarray) -> np.ndarray:
-        return self._copied(self.data[index])
+        return self.data[index]
 
     def block(self, start: int, stop: int) -> np.ndarray:
-        view = self.data[start:stop]
-        return view if self._map is None else self._copied(np.array(view))
+        return self.data[start:stop]
 
-    def _copied(self, rows: np.ndarray) -> np.ndarray:
-        if self._map is not None:
-            # Around a row of a map the system brings in 64 KiB, whatever the size of the row.
-            self._touched += max(rows.nbytes, len(rows) << 16)
-            if self._touched > RELEASE_BYTES:
-                self._map.madvise(mmap.MADV_DONTNEED)
-                self._touched = 0
-        return rows
+
+class MapReader(Reader):
+    """A read-only memory map, read through its file.
+
+    Pages of a map stay resident once they are touched, and rows at random places soon touch all of it.
+    """
+
+    def __init__(self, data: np.memmap) -> None:
+        self.shape, self.dtype = data.shape[1:], data.dtype
+        self._row_bytes = int(data.dtype.itemsize * np.prod(self.shape))
+        page = mmap.ALLOCATIONGRANULARITY
+        mapped = np.frombuffer(data._mmap, dtype=np.uint8)  # type: ignore[attr-defined]
+        # The first byte of the map is that of the page in which the whole array starts.
+        self._start = data.offset - data.offset % page + data.ctypes.data - mapped.ctypes.data
+        self._file = os.open(str(data.filename), os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    @staticmethod
+    def suits(data: np.ndarray) -> bool:
+        """Whether this is a map of a whole stretch of a file that nobody changes through it."""
+        return (
+            isinstance(data, np.memmap)
+            and data.mode == "r"
+            and data.filename is not None
+            and bool(data.flags.c_contiguous)
+            and getattr(data, "_mmap", None) is not None
+            and hasattr(os, "preadv")
+        )
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        out = np.empty((len(index), *self.shape), dtype=self.dtype)
+        for place, number in enumerate(index.tolist()):
+            self._fill(out[place : place + 1], number)
+        return out
+
+    def block(self, start: int, stop: int) -> np.ndarray:
+        out = np.empty((stop - start, *self.shape), dtype=self.dtype)
+        self._fill(out, start)
+        return out
+
+    def _fill(self, out: np.ndarray, row: int) -> None:
+        into = memoryview(out.reshape(-1).view(np.uint8))
+        done = 0
+        while done < into.nbytes:
+            got = os.preadv(self._file, [into[done:]], self._start + row * self._row_bytes + done)
+            if got == 0:
+                raise ValueError(
+                    f"expected {into.nbytes} bytes at row {row} of the mapped file, got its end; restore it"
+                )
+            done += got
 
 
 class ChunkReader(Reader):
     """An array stored in chunks of rows: whole chunks are read, and the last ones are kept.
 
-    Only slices are asked of the array, which HDF5 and Zarr (2 and 3) both serve fast.
+    Only slices are asked of the array, which HDF5 and Zarr (2 and 3) both serve fast. With one thread that reads
+    ahead, batches are read in order and every chunk once per epoch.
     """
 
     def __init__(self, data: Any, chunk_rows: int) -> None:
@@ -103,7 +140,9 @@ class ChunkReader(Reader):
 
 
 class PointReader(Reader):
-    """Any other array-like, asked for increasing positions without repeats."""
+    """Any other array-like, asked for increasing positions without repeats; image files for one."""
+
+    threads = min(4, os.cpu_count() or 1)
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -119,7 +158,7 @@ class PointReader(Reader):
 def reader_of(data: Any) -> Reader:
     """The reader that suits an array-like."""
     if isinstance(data, np.ndarray):
-        return ArrayReader(data)
+        return MapReader(data) if isinstance(data, np.memmap) and MapReader.suits(data) else ArrayReader(data)
     chunks = getattr(data, "chunks", None)
     if chunks and isinstance(chunks[0], int):
         return ChunkReader(data, max(1, min(chunks[0], int(data.shape[0]))))
