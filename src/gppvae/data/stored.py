@@ -91,7 +91,7 @@ class MapReader(Reader):
         return out
 
     def _fill(self, out: np.ndarray, row: int) -> None:
-        into = memoryview(out.reshape(-1).view(np.uint8))
+        into = out.reshape(-1).view(np.uint8).data
         done = 0
         while done < into.nbytes:
             got = os.preadv(self._file, [into[done:]], self._start + row * self._row_bytes + done)
