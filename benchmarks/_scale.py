@@ -86,7 +86,7 @@ class GPProblem:
         pull = Statistics(outer.grad, sums.grad, totals.value.n_latents)
         for size in self.chunks:
             inner(pull, *self._arguments(size, self.latents[:size].clone().requires_grad_())).backward()
-        return float(value)
+        return float(value.detach())
 
     def _arguments(self, size: int, latents: Tensor | None = None) -> tuple[Any, Tensor, None, Tensor]:
         features = self.kernel.features(self.rows[:size], "view (id)")

@@ -16,7 +16,7 @@ from torch import nn
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
-from gppvae.estimator.outputs import Outputs
+from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.likelihoods import Gaussian, Likelihood, make_likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
@@ -174,7 +174,7 @@ class Estimator(abc.ABC):
 
     @torch.no_grad()
     def encode(
-        self, samples: Any, return_std: bool = False, out: str | os.PathLike[str] | None = None
+        self, samples: Any, return_std: bool = False, out: Folder = None
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Means of q(z | y), (N, latent_dim); with `return_std` also its standard deviations.
 
@@ -190,7 +190,7 @@ class Estimator(abc.ABC):
         return (arrays["mean"], arrays["std"]) if return_std else arrays["mean"]
 
     @torch.no_grad()
-    def reconstruct(self, samples: Any, out: str | os.PathLike[str] | None = None) -> np.ndarray:
+    def reconstruct(self, samples: Any, out: Folder = None) -> np.ndarray:
         """Samples through encoder mean and decoder, (N, *shape); with `out` in that folder's mean.npy."""
         autoencoder, epoch = self._autoencoder, self._batches(samples)
         with Outputs(out, ("mean",), (epoch.n_rows, *self.shape_)) as arrays:

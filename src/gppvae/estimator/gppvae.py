@@ -16,9 +16,16 @@ from gppvae.data.table import Table
 from gppvae.estimator.base import Estimator, NotFittedError, _whole
 from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.new_objects import add_objects
-from gppvae.estimator.outputs import Outputs
+from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
-from gppvae.estimator.saving import arguments_of, kernel_extras, load_model, load_weights, restore_kernel, save_model
+from gppvae.estimator.saving import (
+    constructor_arguments,
+    kernel_extras,
+    load_model,
+    load_weights,
+    restore_kernel,
+    save_model,
+)
 from gppvae.estimator.validation import same_length, validator
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
@@ -211,7 +218,7 @@ class GPPVAE(Estimator):
             raise FileNotFoundError(f"expected a run folder at {out}, found no {CONFIG} in it; check the name")
         settings = json.loads(path.read_text())["settings"]
         networks = {name: options.pop(name) for name in ("encoder", "decoder") if name in options}
-        return cls(**arguments_of(settings), **networks).fit(samples, table, out=out, **options)
+        return cls(**constructor_arguments(settings), **networks).fit(samples, table, out=out, **options)
 
     def _check(self) -> None:
         self._check_settings()
@@ -264,12 +271,7 @@ class GPPVAE(Estimator):
 
     @torch.no_grad()
     def predict(
-        self,
-        table: Any,
-        n_samples: int = 0,
-        include_noise: bool = False,
-        seed: int | None = None,
-        out: str | os.PathLike[str] | None = None,
+        self, table: Any, n_samples: int = 0, include_noise: bool = False, seed: int | None = None, out: Folder = None
     ) -> Prediction:
         """Samples at rows nobody measured.
 
@@ -293,8 +295,7 @@ class GPPVAE(Estimator):
         with Outputs(out, ("mean", "std"), shape) as arrays:
             for _, chunk in row_chunks(rows):
                 decoded = decode_draws(model, draws, chunk, generator)
-                mean, std = mean_and_std(decoded, include_noise, self.calibration_)
-                arrays.put(mean=mean, std=std)
+                arrays.put(**mean_and_std(decoded, include_noise, self.calibration_))
         return Prediction(arrays["mean"], arrays["std"])
 
     @torch.no_grad()
@@ -331,8 +332,8 @@ class GPPVAE(Estimator):
         rows = model.kernel.code(Table(table))
         with Outputs(None, ("mean", "var"), (len(rows), self.latent_dim), np.float64) as arrays:
             for _, chunk in row_chunks(rows):
-                latents = latents_at(model, weights, chunk)
-                arrays.put(mean=latents.mean, var=(latents.var + latents.noise).expand_as(latents.mean))
+                z = latents_at(model, weights, chunk)
+                arrays.put(mean=z.mean, var=(z.var + z.noise).expand_as(z.mean))
         return arrays["mean"], arrays["var"]
 
     @torch.no_grad()
@@ -381,7 +382,7 @@ class GPPVAE(Estimator):
         settings = meta["settings"]
         if settings["own_networks"] and (encoder is None or decoder is None):
             raise ValueError(f"{path} was fitted with networks of your own; pass encoder= and decoder= to load()")
-        self = cls(**arguments_of(settings), encoder=encoder, decoder=decoder, device=device)
+        self = cls(**constructor_arguments(settings), encoder=encoder, decoder=decoder, device=device)
         self.shape_ = tuple(meta["shape"])
         state = under("model", tensors)
         kernel = restore_kernel(settings["kernel"], meta["kernel"], under("kernel", state))

@@ -11,6 +11,9 @@ import numpy as np
 from torch import Tensor
 
 
+Folder = str | os.PathLike[str] | None
+
+
 class Outputs:
     """Named arrays of N rows, filled from the top; files take their names only when they are whole.
 
@@ -21,7 +24,7 @@ class Outputs:
 
     def __init__(
         self,
-        out: str | os.PathLike[str] | None,
+        out: Folder,
         names: tuple[str, ...],
         shape: tuple[int, ...],
         dtype: Any = np.float32,

@@ -42,11 +42,11 @@ def moments(draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool) -> tupl
 
 def mean_and_std(
     draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool, measured: Calibration | None
-) -> tuple[Tensor, np.ndarray]:
-    """Moments over draws; noise comes from measured errors where there are any, else from the likelihood."""
+) -> dict[str, Tensor | np.ndarray]:
+    """Moments over draws by name; noise comes from measured errors where there are any, else from the likelihood."""
     mean, var = moments(draws, include_noise and measured is None)
     std = var.sqrt().cpu().numpy()
-    return mean, measured.total_std(std) if include_noise and measured is not None else std
+    return {"mean": mean, "std": measured.total_std(std) if include_noise and measured is not None else std}
 
 
 @dataclass(frozen=True)

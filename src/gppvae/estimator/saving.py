@@ -40,13 +40,6 @@ def load_model(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tenso
     return tensors, meta
 
 
-def arguments_of(settings: dict[str, Any]) -> dict[str, Any]:
-    """What a GPPVAE was made with, from the settings in its files."""
-    phases = settings.get("phases")
-    kept = {name: value for name, value in settings.items() if name not in ("own_networks", "data", "phases")}
-    return kept | ({"phases": [Phase(**phase) for phase in phases]} if phases else {})
-
-
 def kernel_extras(kernel: Kernel) -> dict[str, Any]:
     """What each leaf fixed when it was bound, by its place in the expression."""
     return {name: leaf.extra_state() for name, leaf in kernel.named_modules() if isinstance(leaf, Leaf)}
@@ -74,3 +67,10 @@ def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any)
             "pass the encoder and decoder the model was fitted with"
         )
     module.load_state_dict(tensors)
+
+
+def constructor_arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    """The estimator's arguments among saved settings, phases as objects."""
+    phases = settings.get("phases")
+    kept = {name: value for name, value in settings.items() if name not in ("own_networks", "data", "phases")}
+    return kept | ({"phases": [Phase(**phase) for phase in phases]} if phases else {})
