@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-
 Folder = str | os.PathLike[str] | None
 
 
