@@ -1,5 +1,6 @@
 """What benchmarks/scale.py measures, each in a process of its own: python benchmarks/_scale.py TASK JSON."""
 
+# ruff: noqa: N806 (the letters of the paper are the names here)
 from __future__ import annotations
 
 import json

@@ -26,7 +26,7 @@ def open_samples(path: str | os.PathLike[str], image_size: tuple[int, int] | Non
     name, _, inside = text.rpartition(":") if Path(text.rpartition(":")[0]).suffix in HDF5_SUFFIXES else (text, "", "")
     file = Path(name)
     if not file.exists():
-        raise FileNotFoundError(f"expected samples at {file}, found no such file or folder; check the name")
+        raise FileNotFoundError(f"expected samples at {file}, found no such file; check the name")
     if file.suffix in HDF5_SUFFIXES:
         return _hdf5(file, inside)
     if file.suffix == ".zarr":
@@ -40,11 +40,14 @@ def _npy(file: Path) -> np.ndarray:
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError):
-        array = None
-    if not isinstance(array, np.ndarray):
         raise ValueError(
-            f"expected a .npy, HDF5 or Zarr file or a folder of images at {file}, got something else; "
-            "write arrays with numpy.save"
+            f"expected a whole .npy file of numbers at {file}, got one that is cut short, pickled or of another kind; "
+            "write it with numpy.save"
+        ) from None
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise ValueError(
+            f"expected one array in a .npy file at {file}, got an archive of several; save the one you need"
         )
     return array
 
