@@ -65,7 +65,7 @@ class Gaussian(Likelihood):
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
         if mask is None:
-            squares, count = (y - out).square().flatten(1).sum(1), float(y[0].numel())
+            squares, count = (y - out).square().flatten(1).sum(1), float(math.prod(y.shape[1:]))
             return 0.5 * (squares / self.pixel_var + count * (self.log_pixel_var + math.log(2.0 * math.pi)))
         terms = (y - out).square() / self.pixel_var + self.log_pixel_var + math.log(2.0 * math.pi)
         return 0.5 * _masked_sum(terms, mask)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.table import Rows, Table
+from gppvae.data.world import ALONE, World
 from gppvae.kernels import RBF, Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
@@ -44,9 +45,18 @@ class RowBatch:
     index: Tensor
     eps: Tensor
     mask: Tensor | None = None
+    of: int | None = None  # rows of the batch over all processes
 
     def __len__(self) -> int:
         return self.index.shape[0]
+
+    @property
+    def total(self) -> int:
+        return len(self) if self.of is None else self.of
+
+    @property
+    def share(self) -> float:
+        return len(self) / self.total
 
     def noise(self, n_latents: int) -> Tensor:
         assert n_latents == self.eps.shape[1]
@@ -62,6 +72,7 @@ class RowEpoch:
     eps: Tensor
     batch_size: int
     order: list[int] = field(default_factory=list)
+    world: World = ALONE
 
     @property
     def n_rows(self) -> int:
@@ -71,13 +82,13 @@ class RowEpoch:
     def n_batches(self) -> int:
         return -(-self.n_rows // self.batch_size)
 
-    def batch(self, index: Tensor) -> RowBatch:
-        return RowBatch(self.y[index], self.rows[index], index, self.eps[index])
+    def batch(self, index: Tensor, of: int | None = None) -> RowBatch:
+        return RowBatch(self.y[index], self.rows[index], index, self.eps[index], of=of)
 
     def __iter__(self) -> Iterator[RowBatch]:
         order = torch.tensor(self.order) if self.order else torch.arange(self.n_rows)
         for index in order.split(self.batch_size):
-            yield self.batch(index)
+            yield self.batch(index[self.world.part(len(index))], len(index))
 
 
 def make_model(kernel: Kernel, alpha: float = 0.4, hidden: tuple[int, ...] = (5,), seed: int = 0) -> GPPriorVAE:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gppvae.data.images import ImageFiles, is_path_list
+from gppvae.data.stored import reader_of
+from gppvae.data.world import ALONE, World
+
 IN_MEMORY_BYTES = 1 << 30
-CHUNK_BYTES = 64 << 20
+CHUNK_BYTES = 8 << 20
 
 
 class Samples:
-    """N samples of one shape, read by index.
+    """N samples of one shape, read by index; an array on disk stays there.
 
     Args:
-        data: array-like with shape, dtype and indexing: NumPy array or memory map, tensor, HDF5 or Zarr array.
+        data: array-like with shape, dtype and indexing: NumPy array or memory map, tensor, HDF5 or Zarr array;
             (N, height, width), (N, channels, height, width), (N, height, width, channels) or (N, values).
+            Or image files: a list or column of paths, or ImageFiles.
         channels: "first" or "last", for arrays of four dimensions.
         scale: factor on the values; by default 1/255 for uint8 images and 1 otherwise.
         missing: "error" rejects NaN, "mask" treats it as not observed.
     """
 
     def __init__(self, data: Any, channels: str = "first", scale: float | None = None, missing: str = "error") -> None:
+        if is_path_list(data):
+            data = ImageFiles(data)
+        if isinstance(data, ImageFiles):
+            channels = "first"
         if isinstance(data, (list, tuple)):
             data = np.asarray(data)
         if isinstance(data, Tensor):
@@ -43,17 +53,35 @@ class Samples:
         image_bytes = np.dtype(data.dtype) == np.uint8 and len(self.shape) == 3
         self.scale = float(scale) if scale is not None else (1.0 / 255.0 if image_bytes else 1.0)
         self.integers = kind in "bui" and self.scale == 1.0
+        self._reader = reader_of(data)
         self._tensor: Tensor | None = None
 
     def __len__(self) -> int:
         return int(self.data.shape[0])
 
-    def check(self) -> tuple[float, float]:
-        """Lowest and highest value; empty, infinite or (unless masked) NaN data are errors. One pass."""
+    @property
+    def in_memory(self) -> bool:
+        return self._tensor is not None
+
+    @property
+    def threads(self) -> int:
+        """How many should read ahead; none where reading costs nothing."""
+        return 0 if self.in_memory else self._reader.threads
+
+    @property
+    def layout(self) -> tuple[int, int]:
+        """Rows that are stored together, and how many such units are held at a time; (1, 1) without chunks."""
+        return (1, 1) if self.in_memory else (self._reader.unit_rows, self._reader.buffer_units)
+
+    def check(self, world: World = ALONE) -> tuple[float, float]:
+        """Lowest and highest value; empty, infinite or (unless masked) NaN data are errors.
+
+        One pass, in the memory of one block; each process of `world` looks at its part of the blocks.
+        """
         if len(self) == 0 or 0 in self.shape:
             raise ValueError(f"expected at least one sample, got an array of shape {tuple(self.data.shape)}")
         lowest, highest, whole = np.inf, -np.inf, True
-        for start, block in self._blocks():
+        for start, block in self._blocks(world):
             bad = ~np.isfinite(block) if self.missing == "error" else np.isinf(block)
             if bad.any():
                 first = start + int(np.argwhere(bad.reshape(len(block), -1).any(1))[0, 0])
@@ -65,25 +93,40 @@ class Samples:
             if seen.size:
                 lowest, highest = min(lowest, float(seen.min())), max(highest, float(seen.max()))
                 whole = whole and bool((seen == np.round(seen)).all())
-        self.integers = whole
+        found = torch.zeros(world.size, 3, dtype=torch.float64)
+        found[world.rank] = torch.tensor([lowest, highest, float(whole)])
+        world.sum_([found])
+        lowest, highest, self.integers = float(found[:, 0].min()), float(found[:, 1].max()), bool(found[:, 2].all())
         if not np.isfinite(lowest):
             raise ValueError("expected at least one observed value, got only NaN; check the data")
         return lowest, highest
 
-    def _blocks(self) -> Any:
+    def _blocks(self, world: World) -> Iterator[tuple[int, np.ndarray]]:
         rows = max(1, CHUNK_BYTES // max(1, 8 * int(np.prod(self.shape))))
-        for start in range(0, len(self), rows):
-            yield start, np.asarray(self.data[start : start + rows], dtype=np.float64) * self.scale
+        unit = self._reader.unit_rows
+        rows = max(unit, rows // unit * unit)  # whole chunks
+        starts = range(0, len(self), rows)
+        for start in starts[world.part(len(starts))]:
+            block = self._reader.block(start, min(start + rows, len(self)))
+            yield start, np.asarray(block, dtype=np.float64) * self.scale
 
     def keep_in_memory(self) -> None:
         """Hold the samples as one float32 tensor when they are small enough."""
         if self._tensor is None and 4 * len(self) * int(np.prod(self.shape)) <= IN_MEMORY_BYTES:
-            self._tensor = self._convert(np.asarray(self.data[:]))
+            self._tensor = self._whole()
+
+    def _whole(self) -> Tensor:
+        held = torch.empty(len(self), *self.shape)
+        rows = max(1, CHUNK_BYTES // (4 * int(np.prod(self.shape))))
+        for start in range(0, len(self), rows):
+            stop = min(start + rows, len(self))
+            held[start:stop] = self._convert(self._reader.block(start, stop))
+        return held
 
     def read(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Samples at `index` as float32 (B, *shape), and the mask of observed values or None."""
         held = self._tensor
-        y = held[index] if held is not None else self._convert(_fancy(self.data, index.numpy()))
+        y = held[index] if held is not None else self._convert(self._reader.rows(index.numpy()))
         if self.missing == "error":
             return y, None
         mask = torch.isfinite(y)
@@ -96,14 +139,6 @@ class Samples:
         if self.channels_last:
             y = y.movedim(3, 1).contiguous()
         return y.reshape(len(y), *self.shape)
-
-
-def _fancy(data: Any, index: np.ndarray) -> np.ndarray:
-    if isinstance(data, np.ndarray):
-        return data[index]
-    # HDF5 wants increasing indices without repeats.
-    distinct, inverse = np.unique(index, return_inverse=True)
-    return np.asarray(data[distinct])[inverse]
 
 
 def _sample_shape(shape: tuple[int, ...], channels: str) -> tuple[int, ...]:

@@ -9,17 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gppvae.data.ahead import read_ahead
 from gppvae.data.arrays import Samples
+from gppvae.data.order import batch_order
 from gppvae.data.table import Rows
+from gppvae.data.world import ALONE, World
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples with their coded rows.
+    """Samples with their coded rows: the part of a batch that this process sees, all of it when it is alone.
 
     Attributes:
         y: (B, *shape) float32.  mask: of observed values, or None.  rows: coded, or None for a plain VAE.
         index: (B,) positions in the data set.  seed: of this batch's noise.
+        total: rows of the batch over all processes.  start: which of them is the first one here.
     """
 
     y: Tensor
@@ -27,14 +31,22 @@ class Batch:
     rows: Rows
     index: Tensor
     seed: int
+    total: int
+    start: int = 0
 
     def __len__(self) -> int:
         return self.index.shape[0]
 
+    @property
+    def share(self) -> float:
+        """Part of the batch that is here; shares of all processes add up to one."""
+        return len(self) / self.total
+
     def noise(self, n_latents: int) -> Tensor:
-        """Standard normal (B, L) float32: the same at every call, whatever the device."""
+        """Standard normal (B, L) float32: the same at every call, whatever the device and number of processes."""
         generator = torch.Generator().manual_seed(self.seed)
-        return torch.randn(len(self), n_latents, generator=generator).to(self.y.device)
+        whole = torch.randn(self.total, n_latents, generator=generator)
+        return whole[self.start : self.start + len(self)].to(self.y.device)
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,7 @@ class Epoch:
     Attributes:
         samples, rows: the data.  batch_size: B.  seed: of order and noise; None keeps the order of the data.
         device: where batches go.  tick: called after each batch, for the progress bar.
+        world: the processes that share every batch; sizes here count the rows of all of them.
     """
 
     samples: Samples
@@ -52,6 +65,7 @@ class Epoch:
     seed: int | None
     device: torch.device
     tick: Callable[[], None] = lambda: None
+    world: World = ALONE
 
     @property
     def n_rows(self) -> int:
@@ -62,15 +76,15 @@ class Epoch:
         return -(-self.n_rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        if self.seed is None:
-            order = torch.arange(self.n_rows)
-        else:
-            order = torch.randperm(self.n_rows, generator=torch.Generator().manual_seed(self.seed))
-        for number, index in enumerate(order.split(self.batch_size)):
-            y, mask = self.samples.read(index)
+        order = batch_order(self.n_rows, self.batch_size, self.seed, *self.samples.layout)
+        own = ((len(index), self.world.part(len(index)), index) for index in order)
+        read = read_ahead(lambda key: self.samples.read(key[2][key[1]]), own, self.samples.threads)
+        for number, ((total, part, whole), (y, mask)) in enumerate(read):
+            index = whole[part]
             mask = mask if mask is None else mask.to(self.device)
             rows = self.rows[index.to(self.rows.device)]
-            yield Batch(y.to(self.device), mask, rows, index, derive_seed(self.seed or 0, number))
+            seed = derive_seed(self.seed or 0, number)
+            yield Batch(y.to(self.device), mask, rows, index, seed, total, part.start)
             self.tick()
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
+import os
 import zlib
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,12 @@ from torch import nn
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
+from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.likelihoods import Gaussian, Likelihood, make_likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import NETWORKS, build_networks, check_networks
+from gppvae.training.distributed import current_world
 from gppvae.training.folder import RunFolder
 from gppvae.training.loop import Settings, Trainer, Validate
 from gppvae.training.phases import Phase
@@ -62,6 +66,10 @@ class Estimator(abc.ABC):
     # -- to be said by each estimator
 
     @abc.abstractmethod
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model into the folder `path`."""
+
+    @abc.abstractmethod
     def settings(self) -> dict[str, Any]:
         """Constructor arguments as JSON values: what config.json and the model file hold."""
 
@@ -96,7 +104,7 @@ class Estimator(abc.ABC):
 
     def _training_samples(self, data: Any) -> Samples:
         samples = Samples(data, self.channels, self.scale, self.missing)
-        lowest, highest = samples.check()
+        lowest, highest = samples.check(current_world())
         make_likelihood(self._likelihood_config()).check(lowest, highest, samples.integers)
         samples.keep_in_memory()
         return samples
@@ -135,7 +143,9 @@ class Estimator(abc.ABC):
     ) -> Trainer:
         every = self.validate_every or max(1, max((phase.epochs for phase in phases), default=1) // 50)
         settings = Settings(self.seed, self.patience, every, checkpoint_seconds, progress)
-        data = Epoch(samples, rows, self.batch_size, None, self._torch_device())
+        world = current_world()
+        data = Epoch(samples, rows, self.batch_size, None, self._torch_device(), world=world)
+        folder = None if folder is None else RunFolder(folder.path, world)
         trainer = Trainer(model, phases, data, settings, folder, validate)
         resume = False
         if folder is not None:
@@ -146,6 +156,12 @@ class Estimator(abc.ABC):
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps
         self.fit_seconds_ = trainer.seconds()
         return trainer
+
+    def _keep(self, folder: RunFolder | None) -> None:
+        """Save a finished fit in its run folder; no process goes on before the file is there."""
+        if folder is not None:
+            self.save(Path(folder.path))
+            current_world().barrier()
 
     def _data_facts(self, samples: Samples, rows: Rows) -> dict[str, Any]:
         codes = {
@@ -159,24 +175,30 @@ class Estimator(abc.ABC):
     # -- what any autoencoder can do
 
     @torch.no_grad()
-    def encode(self, samples: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Means of q(z | y), (N, latent_dim); with `return_std` also its standard deviations."""
-        autoencoder = self._autoencoder
-        encoded = [autoencoder.encode(batch.y) for batch in self._batches(samples)]
-        mean = torch.cat([mean.cpu() for mean, _ in encoded]).numpy()
-        if not return_std:
-            return mean
-        return mean, torch.cat([var.sqrt().cpu() for _, var in encoded]).numpy()
+    def encode(
+        self, samples: Any, return_std: bool = False, out: Folder = None
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Means of q(z | y), (N, latent_dim); with `return_std` also its standard deviations.
+
+        Args:
+            out: folder to write them into as mean.npy and std.npy; they come back as memory maps.
+        """
+        autoencoder, epoch = self._autoencoder, self._batches(samples)
+        names = ("mean", "std") if return_std else ("mean",)
+        with Outputs(out, names, (epoch.n_rows, self.latent_dim)) as arrays:
+            for batch in epoch:
+                mean, var = autoencoder.encode(batch.y)
+                arrays.put(mean=mean, **({"std": var.sqrt()} if return_std else {}))
+        return (arrays["mean"], arrays["std"]) if return_std else arrays["mean"]
 
     @torch.no_grad()
-    def reconstruct(self, samples: Any) -> np.ndarray:
-        """Samples through encoder mean and decoder, (N, *shape)."""
-        autoencoder = self._autoencoder
-        parts = [
-            autoencoder.likelihood.mean(autoencoder.decode(autoencoder.encode(batch.y)[0])).cpu()
-            for batch in self._batches(samples)
-        ]
-        return torch.cat(parts).numpy()
+    def reconstruct(self, samples: Any, out: Folder = None) -> np.ndarray:
+        """Samples through encoder mean and decoder, (N, *shape); with `out` in that folder's mean.npy."""
+        autoencoder, epoch = self._autoencoder, self._batches(samples)
+        with Outputs(out, ("mean",), (epoch.n_rows, *self.shape_)) as arrays:
+            for batch in epoch:
+                arrays.put(mean=autoencoder.likelihood.mean(autoencoder.decode(autoencoder.encode(batch.y)[0])))
+        return arrays["mean"]
 
     def _batches(self, samples: Any) -> Epoch:
         data = self._samples(samples)

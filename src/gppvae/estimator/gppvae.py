@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Table
 from gppvae.estimator.base import Estimator, NotFittedError, _whole
+from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.new_objects import add_objects
-from gppvae.estimator.prediction import Calibration, Prediction, calibrate, moments
+from gppvae.estimator.outputs import Folder, Outputs
+from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
 from gppvae.estimator.saving import (
     constructor_arguments,
     kernel_extras,
@@ -143,6 +145,7 @@ class GPPVAE(Estimator):
         model.log_alpha.data = model.log_alpha.data.to(self._gp_device())
         rows = kernel.code(rows_table)
         model.split = kernel.best_split(rows, self.batch_size)
+        tell_cost(kernel, rows, model.split, self.latent_dim)
         validate = None
         if validation is not None:
             held_out = self._samples(validation[0]), Table(validation[1])
@@ -153,8 +156,7 @@ class GPPVAE(Estimator):
         # Errors at rows that were not trained on are the honest ones, where the model can predict such rows.
         judge = validation is not None and known_rows(kernel, Table(validation[1])) is not None
         self.calibrate(*(validation if judge and validation else (samples, table)))
-        if folder is not None:
-            self.save(folder.path)
+        self._keep(folder)
         return self
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
@@ -166,9 +168,8 @@ class GPPVAE(Estimator):
         if not isinstance(self._autoencoder.likelihood, Gaussian):
             return
         data, rows_table = self._samples(samples), Table(table)
-        data.check()
         same_length(data, rows_table)
-        picked = np.arange(0, len(data), -(-len(data) // CALIBRATION_ROWS))
+        picked = np.arange(0, len(data), -(-max(len(data), 1) // CALIBRATION_ROWS))
         y, mask = data.read(torch.from_numpy(picked))
         self.calibration_ = calibrate(y, mask, self.predict(rows_table.take(picked), n_samples))
 
@@ -266,7 +267,7 @@ class GPPVAE(Estimator):
 
     @torch.no_grad()
     def predict(
-        self, table: Any, n_samples: int = 0, include_noise: bool = False, seed: int | None = None
+        self, table: Any, n_samples: int = 0, include_noise: bool = False, seed: int | None = None, out: Folder = None
     ) -> Prediction:
         """Samples at rows nobody measured.
 
@@ -275,22 +276,23 @@ class GPPVAE(Estimator):
             n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
             include_noise: let std be that of a new sample, its own noise and the model's errors included.
             seed: of the draws; the estimator's when None.
+            out: folder to write mean.npy and std.npy into; they come back as memory maps.
         """
         model, weights = self._fitted
         _whole("n_samples", n_samples, 0)
         rows = model.kernel.code(Table(table))
+        shape = (len(rows), *self.shape_)
         if n_samples == 0:
-            parts = [decode_mean(model, weights, chunk).cpu() for _, chunk in row_chunks(rows)]
-            return Prediction(self._joined(parts), None)
+            with Outputs(out, ("mean",), shape) as arrays:
+                for _, chunk in row_chunks(rows):
+                    arrays.put(mean=decode_mean(model, weights, chunk))
+            return Prediction(arrays["mean"], None)
         draws, generator, vectors = self._draws(weights, n_samples, seed)
-        add_noise = include_noise and self.calibration_ is None
-        decoded = (decode_draws(model, draws, chunk, generator, vectors) for _, chunk in row_chunks(rows))
-        pairs = [moments(pair, add_noise) for pair in decoded]
-        mean = self._joined([mean.cpu() for mean, _ in pairs])
-        std = self._joined([var.sqrt().cpu() for _, var in pairs])
-        if include_noise and self.calibration_ is not None:
-            std = self.calibration_.total_std(std)
-        return Prediction(mean, std)
+        with Outputs(out, ("mean", "std"), shape) as arrays:
+            for _, chunk in row_chunks(rows):
+                decoded = decode_draws(model, draws, chunk, generator, vectors)
+                arrays.put(**mean_and_std(decoded, include_noise, self.calibration_))
+        return Prediction(arrays["mean"], arrays["std"])
 
     @torch.no_grad()
     def sample(
@@ -323,9 +325,12 @@ class GPPVAE(Estimator):
     def predict_latent(self, table: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of z at rows, (N, latent_dim) each; far from the data the prior's variance."""
         model, weights = self._fitted
-        latents = latents_at(model, weights, model.kernel.code(Table(table)))
-        var = (latents.var + latents.noise).expand_as(latents.mean)
-        return latents.mean.cpu().numpy(), var.cpu().numpy()
+        rows = model.kernel.code(Table(table))
+        with Outputs(None, ("mean", "var"), (len(rows), self.latent_dim), np.float64) as arrays:
+            for _, chunk in row_chunks(rows):
+                z = latents_at(model, weights, chunk)
+                arrays.put(mean=z.mean, var=(z.var + z.noise).expand_as(z.mean))
+        return arrays["mean"], arrays["var"]
 
     @torch.no_grad()
     def score(self, samples: Any, table: Any) -> float:
@@ -342,9 +347,6 @@ class GPPVAE(Estimator):
         of_noise, of_vectors = (derive_seed(self.seed if seed is None else seed, part) for part in (2, 3))
         generator = torch.Generator().manual_seed(of_noise)
         return [weights.sample(generator) for _ in range(n)], generator, of_vectors
-
-    def _joined(self, parts: list[Tensor]) -> np.ndarray:
-        return (torch.cat(parts) if parts else torch.zeros(0, *self.shape_)).numpy()
 
     # -- keeping
 

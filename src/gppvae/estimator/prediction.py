@@ -40,6 +40,15 @@ def moments(draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool) -> tupl
     return mean, var + noise / count if include_noise else var
 
 
+def mean_and_std(
+    draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool, measured: Calibration | None
+) -> dict[str, Tensor | np.ndarray]:
+    """Moments over draws by name; noise comes from measured errors where there are any, else from the likelihood."""
+    mean, var = moments(draws, include_noise and measured is None)
+    std = var.sqrt().cpu().numpy()
+    return {"mean": mean, "std": measured.total_std(std) if include_noise and measured is not None else std}
+
+
 @dataclass(frozen=True)
 class Calibration:
     """Size of real errors as a function of the spread of draws, measured on rows with known answers.
@@ -74,6 +83,8 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction) -> Calibrat
         y: true samples.  mask: of observed values, or None.  predicted: mean and std over draws at their rows.
     """
     assert predicted.std is not None
+    if not torch.isfinite(y).all():
+        raise ValueError("expected finite samples to measure errors on, got NaN or infinity; clean them or mask NaN")
     error = np.square(y.numpy().astype(np.float64) - predicted.mean)
     seen = np.ones(error.shape, dtype=bool) if mask is None else mask.numpy()
     error, spread = error[seen], np.maximum(predicted.std.astype(np.float64)[seen], LEAST_STD)

@@ -12,12 +12,15 @@ from torch import Tensor
 from gppvae.kernels.base import Kernel, Leaf
 from gppvae.kernels.parse import parse_kernel
 from gppvae.training.checkpoint import read_tensors, under, write_tensors
+from gppvae.training.distributed import first_process
 from gppvae.training.folder import MODEL, provenance
 from gppvae.training.phases import Phase
 
 
 def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Write model.safetensors into the folder `path`, made if need be."""
+    """Write model.safetensors into the folder `path`, made if need be; of several processes the first one does."""
+    if not first_process():
+        return
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / MODEL, tensors, meta | {"about": provenance()})

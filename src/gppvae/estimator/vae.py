@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,13 +79,12 @@ class VAE(Estimator):
         @torch.no_grad()
         def validate(inference: Inference, train: Epoch) -> dict[str, float]:
             assert held_out is not None
-            return {"valid_nelbo": -_elbo(model, held_out)}
+            return {"valid_nelbo": -_elbo(model, replace(held_out, world=train.world))}
 
         folder = None if out is None else RunFolder(out)
         check = None if held_out is None else validate
         self._train(model, phases, data, Rows({}, len(data)), folder, check, progress, checkpoint_seconds)
-        if folder is not None:
-            self.save(folder.path)
+        self._keep(folder)
         return self
 
     @property
@@ -148,11 +148,12 @@ class VAE(Estimator):
 
 @torch.no_grad()
 def _elbo(model: Autoencoder, epoch: Epoch) -> float:
-    total = 0.0
+    total = torch.zeros(1, dtype=torch.float64)
     for batch in epoch:
         mean, var = model.encode(batch.y)
         z = mean + var.sqrt() * batch.noise(mean.shape[1])
         nll = model.likelihood.nll(batch.y, model.decode(z), batch.mask).sum()
         kl = 0.5 * (mean.square() + var - 1.0 - var.log()).sum()
         total -= float(nll + kl)
-    return total / epoch.n_rows
+    epoch.world.sum_([total])
+    return float(total) / epoch.n_rows

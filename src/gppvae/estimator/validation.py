@@ -45,12 +45,12 @@ def validator(model: GPPriorVAE, data: Samples, table: Table, batch_size: int, d
         if inference.name in ("fixed", "distill"):
             return {}
         if inference.name == "vae" or (rows is None and inference.name != "global"):
-            epoch = Epoch(data, Rows({}, len(data)), batch_size, None, device)
+            epoch = Epoch(data, Rows({}, len(data)), batch_size, None, device, world=train.world)
             return {"valid_mse_reconstruction": mean_squared_error(epoch, lambda b: _reconstruct(model.autoencoder, b))}
         weights = inference.weights(train)
         if rows is None or weights is None:
             return {}
-        epoch = Epoch(data, rows, batch_size, None, device)
+        epoch = Epoch(data, rows, batch_size, None, device, world=train.world)
         return {"valid_mse_prediction": mean_squared_error(epoch, lambda b: decode_mean(model, weights, b.rows))}
 
     return validate
@@ -58,14 +58,15 @@ def validator(model: GPPriorVAE, data: Samples, table: Table, batch_size: int, d
 
 def mean_squared_error(epoch: Epoch, predict: Callable[[Batch], Tensor]) -> float:
     """Mean over all observed values of the squared error of `predict`."""
-    total, count = 0.0, 0.0
+    totals = torch.zeros(2, dtype=torch.float64)
     for batch in epoch:
         error = (batch.y - predict(batch)).square()
         if batch.mask is not None:
             error = error * batch.mask
-        total += float(error.sum())
-        count += float(error.numel() if batch.mask is None else batch.mask.sum())
-    return total / max(count, 1.0)
+        totals[0] += float(error.sum())
+        totals[1] += float(error.numel() if batch.mask is None else batch.mask.sum())
+    epoch.world.sum_([totals])
+    return float(totals[0] / totals[1].clamp_min(1.0))
 
 
 def _reconstruct(autoencoder: Autoencoder, batch: Batch) -> Tensor:

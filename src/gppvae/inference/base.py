@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
@@ -17,12 +15,14 @@ from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import WeightPosterior, condition_on_encoder
-from gppvae.prior.statistics import Statistics, statistics
+from gppvae.prior.statistics import Statistics, StatisticsSum, statistics
 
 
 @dataclass(frozen=True)
 class LossTerms:
     """Terms of the negative bound in nats, summed over `n` samples; detached, for the log.
+
+    Where several processes share a batch, each holds its part of the terms and `n` counts the samples of all.
 
     Attributes:
         recon_nll: -E log p(y | z).  gp_nll: the prior term, with KL(q(B)) where there is one.
@@ -37,7 +37,12 @@ class LossTerms:
 
     @classmethod
     def without_encoder(cls, recon: Tensor, kl: Tensor, penalty: Tensor, n: int, n_rows: int) -> LossTerms:
-        """Terms of a batch when q(B) is the only variational distribution; KL and prior by the batch's share."""
+        """Terms of a batch when q(B) is the only variational distribution; KL and prior by the batch's share.
+
+        Args:
+            recon: of the rows here.  kl, penalty: times the part of the batch that is here.
+            n: rows of the whole batch.  n_rows: N.
+        """
         share = n / n_rows
         return cls(recon.detach(), kl.detach() * share, torch.zeros_like(recon), penalty.detach() * share, n)
 
@@ -71,7 +76,8 @@ class Inference(nn.Module):
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         """Yield with gradients in `.grad` each time the optimiser shall step.
 
-        Gradients are of the negative bound per sample (divided by N).
+        Gradients are of the negative bound per sample (divided by N); several processes leave parts of it that
+        add up, which the loop does before it steps.
         """
         raise NotImplementedError
 
@@ -114,8 +120,12 @@ def gp_arguments(model: GPPriorVAE, batch: Batch, mean: Tensor, var: Tensor | No
 
 @torch.no_grad()
 def sum_statistics(epoch: Epoch, arguments: Callable[[Batch], GPArguments]) -> Statistics:
-    """Statistics of all rows of an epoch, in the memory of one batch."""
-    return functools.reduce(operator.add, (statistics(*arguments(batch)) for batch in epoch))
+    """Statistics of all rows of an epoch, in the memory of one batch; processes add theirs up once, at the end."""
+    totals = StatisticsSum()
+    for batch in epoch:
+        totals.add(statistics(*arguments(batch)))
+    epoch.world.sum_(totals.value.tensors())
+    return totals.value
 
 
 def reparametrise(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:

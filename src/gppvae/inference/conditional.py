@@ -34,8 +34,8 @@ class Conditional(Inference):
             recon = autoencoder.likelihood.nll(batch.y, out, batch.mask).sum()
             prior = 0.5 * ((mean.square() + var).sum() + mean.numel() * math.log(2.0 * math.pi))
             entropy = neg_entropy(var)
-            ((recon + prior + entropy) / len(batch)).backward()
-            yield LossTerms(recon.detach(), prior.detach(), entropy.detach(), recon.new_zeros(()), n=len(batch))
+            ((recon + prior + entropy) / batch.total).backward()
+            yield LossTerms(recon.detach(), prior.detach(), entropy.detach(), recon.new_zeros(()), n=batch.total)
 
     def weights(self, epoch: Epoch) -> WeightPosterior | None:
         return None

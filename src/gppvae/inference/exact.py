@@ -69,16 +69,19 @@ def pull_back(model: GPPriorVAE, totals: Statistics, epoch: Epoch) -> tuple[Tens
     """GP term and kernel prior at `totals`, and the gradient of the term (per sample) with respect to them.
 
     Gradients of parameters that act through the view tables, and of the kernel prior, go to `.grad` here;
-    all others follow batch by batch from the pulled-back statistics.
+    all others follow batch by batch from the pulled-back statistics. Each of several processes takes its share of
+    the two terms, so that they count once, and the whole gradient with respect to the statistics.
 
     Returns:
-        gp_nll, neg_log_prior, and the gradient as Statistics.
+        gp_nll and neg_log_prior (this process's share), and the gradient as Statistics.
     Cost: O(H^3 + H^2 L).
     """
     outer, sums = totals.outer.requires_grad_(), totals.sums.requires_grad_()
     features = model.features(epoch.rows[:1])
     value = gp_nll(Statistics(outer, sums, totals.n_latents), features.tables, features.sizes)
     penalty = model.kernel.neg_log_prior()
-    ((value + penalty) / epoch.n_rows).backward()
+    world = epoch.world
+    ((value + penalty) * world.share / epoch.n_rows).backward()
     assert outer.grad is not None and sums.grad is not None
-    return value.detach(), penalty.detach(), Statistics(outer.grad, sums.grad, totals.n_latents)
+    pull = Statistics(outer.grad * world.size, sums.grad * world.size, totals.n_latents)
+    return value.detach() * world.share, penalty.detach() * world.share, pull

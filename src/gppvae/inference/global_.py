@@ -42,11 +42,11 @@ class Global(Inference):
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         model = self._model[0]
         for batch in epoch:
-            weights, n = self.posterior(), len(batch)
+            weights, n = self.posterior(), batch.total
             V = model.features(batch.rows).dense()
             var = weights.var_at(V) + model.noise(batch.rows).reshape(-1, 1)
             recon = recon_nll(model.autoencoder, batch, draw_latents(weights.mean_at(V), var, batch))
-            kl, penalty = weights.kl(), model.kernel.neg_log_prior()
+            kl, penalty = weights.kl() * batch.share, model.kernel.neg_log_prior() * batch.share
             (recon / n + ((kl + penalty) / epoch.n_rows).to(recon.device, recon.dtype)).backward()
             yield LossTerms.without_encoder(recon, kl, penalty, n, epoch.n_rows)
 
@@ -80,9 +80,9 @@ class Distill(Inference):
             mean, var = model.autoencoder.encode(batch.y)
             error = mean - target.to(mean.dtype).to(mean.device)
             nll = 0.5 * (error.square() / var + var.log() + math.log(2.0 * math.pi)).sum()
-            (nll / len(batch)).backward()
+            (nll / batch.total).backward()
             zero = torch.zeros_like(nll.detach())
-            yield LossTerms(zero, nll.detach(), zero, zero, n=len(batch))
+            yield LossTerms(zero, nll.detach(), zero, zero, n=batch.total)
 
     def weights(self, epoch: Epoch) -> WeightPosterior:
         assert self._weights is not None

@@ -28,9 +28,9 @@ class Independent(Inference):
             recon = recon_nll(autoencoder, batch, reparametrise(mean, var, batch))
             prior = 0.5 * ((mean.square() + var).sum() + mean.numel() * math.log(2.0 * math.pi))
             entropy = neg_entropy(var)
-            ((recon + prior + entropy) / len(batch)).backward()
+            ((recon + prior + entropy) / batch.total).backward()
             terms = recon.detach(), prior.detach(), entropy.detach(), recon.new_zeros(())
-            yield LossTerms(*terms, n=len(batch))
+            yield LossTerms(*terms, n=batch.total)
 
     def weights(self, epoch: Epoch) -> WeightPosterior | None:
         return None

@@ -21,7 +21,7 @@ from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.bound import row_nll
 from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import SharedCovariance, WeightPosterior, condition
-from gppvae.prior.statistics import Statistics, statistics
+from gppvae.prior.statistics import Statistics, StatisticsSum, statistics
 
 REFRESHES_PER_EPOCH = 16
 
@@ -51,13 +51,23 @@ class Minibatch(GPInference):
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         every = max(1, epoch.n_batches // REFRESHES_PER_EPOCH)
+        recent = StatisticsSum()  # of this process, since q(B) was last conditioned
         for number, batch in enumerate(epoch):
+            if number % every == 0 and number > 0:
+                recent = self._take_over(recent, epoch)
             if number % every == 0:
                 weights = self._condition(epoch)
             terms, part = self.batch_loss(batch, weights, epoch.n_rows)
-            self.running.add(part)
+            recent.add(part)
             yield terms
+        self._take_over(recent, epoch)
         self.running.end_epoch()
+
+    def _take_over(self, recent: StatisticsSum, epoch: Epoch) -> StatisticsSum:
+        """Add what all processes saw since the last time; a new, empty sum."""
+        epoch.world.sum_(recent.value.tensors())
+        self.running.add(recent.value)
+        return StatisticsSum()
 
     @torch.no_grad()
     def _condition(self, epoch: Epoch) -> SharedCovariance:
@@ -66,18 +76,18 @@ class Minibatch(GPInference):
 
     def batch_loss(self, batch: Batch, weights: SharedCovariance, n_rows: int) -> tuple[LossTerms, Statistics]:
         """Back-propagate this batch's share of the bound at q(B) = `weights`; return its terms and statistics."""
-        model, n = self.model, len(batch)
+        model, n = self.model, batch.total
         mean, var = model.autoencoder.encode(batch.y)
         recon = recon_nll(model.autoencoder, batch, reparametrise(mean, var, batch))
         entropy = neg_entropy(var)
         features, mean64, var64, noise = gp_arguments(model, batch, mean, var)
         assert var64 is not None
         rows = row_nll(features.dense(), mean64, var64, noise, weights).sum()
-        penalty = model.kernel.neg_log_prior()
+        penalty = model.kernel.neg_log_prior() * batch.share
         loss = (recon + entropy) / n + (rows / n + penalty / n_rows).to(recon.device, recon.dtype)
         loss.backward()
         with torch.no_grad():
             part = statistics(features, mean64, None, noise)
-        gp = (rows + weights.kl() * (n / n_rows)).detach()
+        gp = (rows + weights.kl() * (len(batch) / n_rows)).detach()
         share = penalty.detach() * (n / n_rows)
         return LossTerms(recon.detach(), gp, entropy.detach(), share, n=n), part

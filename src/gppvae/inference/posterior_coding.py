@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
+from gppvae.data.world import ALONE, World
 from gppvae.inference.base import (
     GPArguments,
     GPInference,
@@ -55,17 +56,20 @@ class PosteriorCoding(GPInference):
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         for batch in epoch:
-            terms, part = self._batch_loss(batch, self.running.current(), epoch.n_rows)
+            terms, part = self._batch_loss(batch, self.running.current(), epoch.n_rows, epoch.world)
             self.running.add(part)
             yield terms
         self.running.end_epoch()
 
-    def _batch_loss(self, batch: Batch, running: Statistics, n_rows: int) -> tuple[LossTerms, Statistics]:
-        model, n = self.model, len(batch)
+    def _batch_loss(
+        self, batch: Batch, running: Statistics, n_rows: int, world: World = ALONE
+    ) -> tuple[LossTerms, Statistics]:
+        model, n = self.model, batch.total
         arguments = self._pseudo_observations(batch)
         features, mean, _, noise = arguments
         part = statistics(*arguments)
-        kept = Statistics(part.outer.detach(), part.sums.detach(), part.n_latents)
+        part = Statistics(world.sum(part.outer), world.sum(part.sums.detach()), part.n_latents)
+        kept = Statistics(part.outer.detach(), part.sums, part.n_latents)
         # Value of the running sums; the gradient of the batch's rows stands for that of all rows.
         copies = n_rows / n
         live = Statistics(running.outer + (part.outer - kept.outer) * copies, running.sums, part.n_latents)
@@ -75,7 +79,7 @@ class PosteriorCoding(GPInference):
         own_f, own_var = _own_share(f.detach(), var.detach(), mean, noise, 1.0 - copies)
         f, var = f + own_f, var + own_var + model.noise(batch.rows).reshape(-1, 1)
         recon = recon_nll(model.autoencoder, batch, draw_latents(f, var, batch))
-        kl, penalty = weights.kl(), model.kernel.neg_log_prior()
+        kl, penalty = weights.kl() * batch.share, model.kernel.neg_log_prior() * batch.share
         (recon / n + ((kl + penalty) / n_rows).to(recon.device, recon.dtype)).backward()
         return LossTerms.without_encoder(recon, kl, penalty, n, n_rows), kept
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gppvae.prior.statistics import Statistics
+from gppvae.prior.statistics import Statistics, StatisticsSum
 
 
 class RunningStatistics(nn.Module):
@@ -21,7 +21,7 @@ class RunningStatistics(nn.Module):
         self.last_sums: Tensor
         self.register_buffer("last_outer", torch.zeros(0, dtype=torch.float64))
         self.register_buffer("last_sums", torch.zeros(0, dtype=torch.float64))
-        self._seen: Statistics | None = None
+        self._seen = StatisticsSum()
 
     @property
     def empty(self) -> bool:
@@ -30,18 +30,19 @@ class RunningStatistics(nn.Module):
     def set(self, totals: Statistics) -> None:
         """Start a new epoch from the sum over all rows."""
         self.last_outer, self.last_sums = totals.outer, totals.sums
-        self._seen = None
+        self._seen = StatisticsSum()
 
     def add(self, part: Statistics) -> None:
-        self._seen = part if self._seen is None else self._seen + part
+        """Rows of the epoch that were visited, those of all processes."""
+        self._seen.add(part)
 
     def current(self) -> Statistics:
         last = Statistics(self.last_outer, self.last_sums, self.n_latents)
-        if self._seen is None:
+        if self._seen.empty:
             return last
-        unseen = 1.0 - float(self._seen.sums[3] / self.last_sums[3])
-        return self._seen + last.scaled(max(unseen, 0.0))
+        seen = self._seen.value
+        unseen = 1.0 - float(seen.sums[3] / self.last_sums[3])
+        return seen + last.scaled(max(unseen, 0.0))
 
     def end_epoch(self) -> None:
-        assert self._seen is not None
-        self.set(self._seen)
+        self.set(self._seen.value)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.table import Column, Table
+from gppvae.data.table import Column, Table, distinct_rows
 from gppvae.kernels.base import Kernel, Leaf
 
 
@@ -41,8 +41,7 @@ class IdLeaf(Leaf):
         raise NotImplementedError
 
     def code_leaf(self, table: Table) -> Column:
-        ids = table.ids(self.column)
-        distinct, index = np.unique(ids, return_inverse=True)
+        index, distinct = table.coded_ids(self.column)
         number = {level: code for code, level in enumerate(self.levels)}
         unknown = [level for level in distinct if level not in number]
         if unknown:
@@ -55,7 +54,7 @@ class IdLeaf(Leaf):
         # Codes index all levels, not only those present, so that every slice and table shares one numbering.
         codes = torch.tensor([number[level] for level in distinct], dtype=torch.int64)
         values = torch.arange(len(self.levels))
-        return Column(codes[torch.from_numpy(index.astype(np.int64))], values)
+        return Column(codes[torch.from_numpy(index)], values)
 
     def extra_state(self) -> dict[str, object]:
         return {"levels": self.levels}
@@ -255,8 +254,8 @@ def column_names(kernel: str, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 def code_numeric(table: Table, columns: tuple[str, ...]) -> Column:
     """Distinct values of numeric columns, (D, d), and which of them each row holds."""
-    distinct, index = np.unique(table.numeric(columns), axis=0, return_inverse=True)
-    return Column(torch.from_numpy(index.reshape(-1).astype(np.int64)), torch.from_numpy(distinct))
+    distinct, index = distinct_rows(table.numeric(columns))
+    return Column(torch.from_numpy(index), torch.from_numpy(distinct))
 
 
 def learned_by_column(kernel: Kernel) -> dict[str, list[Learned]]:

@@ -15,7 +15,7 @@ import torch
 from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
-from gppvae.data.table import Column, Table
+from gppvae.data.table import Column, Table, distinct_rows
 from gppvae.kernels.base import Leaf
 from gppvae.kernels.columns import code_numeric
 
@@ -76,7 +76,7 @@ class StationaryLeaf(Leaf):
 
     def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
         values = table.numeric(self.columns_read)
-        distinct = np.unique(values, axis=0)
+        distinct, _ = distinct_rows(values)
         self.complete = len(distinct) <= self.max_anchors
         anchors = distinct if self.complete else self._centres(values, distinct)
         self.anchors = torch.from_numpy(anchors)

@@ -37,6 +37,10 @@ class Statistics:
     def __add__(self, other: Statistics) -> Statistics:
         return Statistics(self.outer + other.outer, self.sums + other.sums, self.n_latents)
 
+    def tensors(self) -> list[Tensor]:
+        """What processes add up."""
+        return [self.outer, self.sums]
+
     def scaled(self, factor: float) -> Statistics:
         """The statistics of `factor` copies of the rows."""
         return Statistics(self.outer * factor, self.sums * factor, self.n_latents)
@@ -50,6 +54,38 @@ class Statistics:
             self.outer[:, :, M : M + L],
             self.outer[:, :, M + L :] if has_var else None,
         )
+
+
+class StatisticsSum:
+    """A running sum that keeps what rounding takes away (Kahan 1965).
+
+    Adding k parts loses about two units in the last place however large k is, not k; a second set of numbers
+    beside the sum holds the lost digits.
+    """
+
+    def __init__(self) -> None:
+        self._total: Statistics | None = None
+        self._lost: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self._total is None
+
+    @property
+    def value(self) -> Statistics:
+        assert self._total is not None, "at least one part is added before the sum is asked for"
+        return self._total
+
+    def add(self, part: Statistics) -> None:
+        if self._total is None or self._lost is None:
+            self._total = Statistics(part.outer.clone(), part.sums.clone(), part.n_latents)
+            self._lost = torch.zeros_like(part.outer), torch.zeros_like(part.sums)
+            return
+        for total, lost, x in zip(self._total.tensors(), self._lost, part.tensors(), strict=True):
+            y = x - lost
+            new = total + y
+            lost.copy_((new - total) - y)
+            total.copy_(new)
 
 
 def statistics(features: Features, mean: Tensor, var: Tensor | None, noise: Tensor) -> Statistics:

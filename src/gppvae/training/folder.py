@@ -11,9 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gppvae.data.atomic import write_bytes
+from gppvae.data.world import ALONE, World
 from gppvae.training.checkpoint import read_tensors, write_json, write_tensors
 
 CONFIG, METRICS, CHECKPOINT, MODEL = (
@@ -25,10 +27,14 @@ CONFIG, METRICS, CHECKPOINT, MODEL = (
 
 
 class RunFolder:
-    """config.json, metrics.jsonl, checkpoint.safetensors and, when done, model.safetensors."""
+    """config.json, metrics.jsonl, checkpoint.safetensors and, when done, model.safetensors.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    Args:
+        path: of the folder.  world: the processes of the run; all may read the folder, the first one writes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], world: World = ALONE) -> None:
+        self.path, self.world = Path(path), world
 
     def check_unfinished(self) -> None:
         """Raise ValueError when the folder holds a finished run."""
@@ -52,6 +58,13 @@ class RunFolder:
             ValueError: it holds a finished run, or an unfinished one with other settings.
             OSError: it cannot be written.
         """
+        answer = torch.zeros(1)
+        if self.world.first:
+            answer += self._prepare(config)
+        self.world.sum_([answer])
+        return bool(answer)
+
+    def _prepare(self, config: dict[str, Any]) -> bool:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".probe.{os.getpid()}"
@@ -81,7 +94,8 @@ class RunFolder:
             )
 
     def save_checkpoint(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        write_tensors(self.path / CHECKPOINT, tensors, meta)
+        if self.world.first:
+            write_tensors(self.path / CHECKPOINT, tensors, meta)
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return read_tensors(self.path / CHECKPOINT)
@@ -90,12 +104,14 @@ class RunFolder:
         """The first `count` rows of the log; later ones, written after the checkpoint, are dropped."""
         path = self.path / METRICS
         lines = path.read_text().splitlines()[:count] if path.exists() else []
-        write_bytes(path, "".join(line + "\n" for line in lines).encode())
+        if self.world.first:
+            write_bytes(path, "".join(line + "\n" for line in lines).encode())
         return [json.loads(line) for line in lines]
 
     def add_metrics(self, row: dict[str, Any]) -> None:
-        with open(self.path / METRICS, "a") as file:
-            file.write(json.dumps(row) + "\n")
+        if self.world.first:
+            with open(self.path / METRICS, "a") as file:
+                file.write(json.dumps(row) + "\n")
 
     def finished(self) -> bool:
         return (self.path / MODEL).exists()

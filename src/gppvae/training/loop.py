@@ -67,6 +67,7 @@ class Trainer:
     ) -> None:
         self.model, self.phases, self.data, self.settings = model, phases, data, settings
         self.folder, self.validate = folder, validate
+        self.world = data.world
         self.history: list[dict[str, Any]] = []
         self.weights: WeightPosterior | None = None
         self.skipped_steps = 0
@@ -87,7 +88,7 @@ class Trainer:
         elif self.folder:
             self.folder.keep_metrics(0)
         bars = [(p.name, p.epochs, self.data.n_batches * INFERENCES[p.inference].sweeps) for p in self.phases]
-        with Progress(bars, self.settings.progress) as progress:
+        with Progress(bars, self.settings.progress and self.world.first) as progress:
             for number in range(first, len(self.phases)):
                 state = (tensors, meta) if number == first and tensors else None
                 PhaseRun(self, number, progress).run(state)
@@ -140,6 +141,8 @@ class PhaseRun:
     def run(self, saved: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
         trainer, phase = self.trainer, self.phase
         first = self._load(*saved) if saved else 0
+        # All start from the same numbers even where machines draw or restore them differently.
+        trainer.world.broadcast_([*trainer.model.state_dict().values(), *self.inference.state_dict().values()])
         self.progress.phase(self.number, first)
         self.inference.start(replace(trainer.data, seed=None), trainer.weights)
         done = first
@@ -177,8 +180,10 @@ class PhaseRun:
     def _step(self, terms: LossTerms, progress: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = group["base"] * self.phase.rate(progress)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        self.trainer.world.sum_([*gradients, *terms.named().values()])
         # The sum of a tensor is finite only if all its entries are: one number to look at per tensor.
-        sums = [p.grad.sum() for p in self.parameters if p.grad is not None]
+        sums = [gradient.sum() for gradient in gradients]
         if all(math.isfinite(float(value)) for value in (*terms.named().values(), *sums)):
             self.optimizer.step()
             self.bad_in_a_row = 0

@@ -1,0 +1,165 @@
+"""Rows of an array wherever it is stored: in memory, memory-mapped, or in chunks (HDF5, Zarr)."""
+
+from __future__ import annotations
+
+import abc
+import mmap
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+UNIT_BYTES = 1 << 18  # chunks smaller than this are read several at a time
+BUFFER_BYTES = 32 << 20  # of chunks that are shuffled together; twice as much is kept
+
+
+class Reader(abc.ABC):
+    """Reads rows of one array-like.
+
+    Attributes:
+        unit_rows: rows that are read together at no extra cost; 1 where any row is as near as any other.
+        buffer_units: units that are held at a time.
+        threads: that are worth having to read ahead.
+    """
+
+    unit_rows: int = 1
+    buffer_units: int = 1
+    threads: int = 1
+
+    @abc.abstractmethod
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        """Rows at `index`, in that order; a row may be asked for twice."""
+
+    @abc.abstractmethod
+    def block(self, start: int, stop: int) -> np.ndarray:
+        """Rows from `start` up to `stop`."""
+
+
+class ArrayReader(Reader):
+    """A NumPy array."""
+
+    def __init__(self, data: np.ndarray) -> None:
+        self.data = data
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        return self.data[index]
+
+    def block(self, start: int, stop: int) -> np.ndarray:
+        return self.data[start:stop]
+
+
+class MapReader(Reader):
+    """A read-only memory map, read through its file.
+
+    Pages of a map stay resident once they are touched, and rows at random places soon touch all of it.
+    """
+
+    def __init__(self, data: np.memmap) -> None:
+        self.shape, self.dtype = data.shape[1:], data.dtype
+        self._row_bytes = int(data.dtype.itemsize * np.prod(self.shape))
+        page = mmap.ALLOCATIONGRANULARITY
+        mapped = np.frombuffer(data._mmap, dtype=np.uint8)  # type: ignore[attr-defined]
+        # The first byte of the map is that of the page in which the whole array starts.
+        self._start = data.offset - data.offset % page + data.ctypes.data - mapped.ctypes.data
+        self._file = os.open(str(data.filename), os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    @staticmethod
+    def suits(data: np.ndarray) -> bool:
+        """Whether this is a map of a whole stretch of a file that nobody changes through it."""
+        return (
+            isinstance(data, np.memmap)
+            and data.mode == "r"
+            and data.filename is not None
+            and bool(data.flags.c_contiguous)
+            and getattr(data, "_mmap", None) is not None
+            and hasattr(os, "preadv")
+        )
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        out = np.empty((len(index), *self.shape), dtype=self.dtype)
+        for place, number in enumerate(index.tolist()):
+            self._fill(out[place : place + 1], number)
+        return out
+
+    def block(self, start: int, stop: int) -> np.ndarray:
+        out = np.empty((stop - start, *self.shape), dtype=self.dtype)
+        self._fill(out, start)
+        return out
+
+    def _fill(self, out: np.ndarray, row: int) -> None:
+        into = out.reshape(-1).view(np.uint8).data
+        done = 0
+        while done < into.nbytes:
+            got = os.preadv(self._file, [into[done:]], self._start + row * self._row_bytes + done)
+            if got == 0:
+                raise ValueError(
+                    f"expected {into.nbytes} bytes at row {row} of the mapped file, got its end; restore it"
+                )
+            done += got
+
+
+class ChunkReader(Reader):
+    """An array stored in chunks of rows: whole chunks are read, and the last ones are kept.
+
+    Only slices are asked of the array, which HDF5 and Zarr (2 and 3) both serve fast. With one thread that reads
+    ahead, batches are read in order and every chunk once per epoch.
+    """
+
+    def __init__(self, data: Any, chunk_rows: int) -> None:
+        self.data, self.n_rows = data, int(data.shape[0])
+        row_bytes = max(1, int(np.dtype(data.dtype).itemsize * np.prod(data.shape[1:])))
+        self.unit_rows = chunk_rows * max(1, UNIT_BYTES // (chunk_rows * row_bytes))
+        self.buffer_units = max(2, BUFFER_BYTES // (self.unit_rows * row_bytes))
+        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        out = np.empty((len(index), *self.data.shape[1:]), dtype=self.data.dtype)
+        units = index // self.unit_rows
+        with self._lock:
+            for number in np.unique(units).tolist():
+                where = units == number
+                out[where] = self._unit(number)[index[where] - number * self.unit_rows]
+        return out
+
+    def _unit(self, number: int) -> np.ndarray:
+        if number not in self._kept:
+            start = number * self.unit_rows
+            self._kept[number] = self.block(start, min(start + self.unit_rows, self.n_rows))
+            if len(self._kept) > 2 * self.buffer_units:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(number)
+        return self._kept[number]
+
+    def block(self, start: int, stop: int) -> np.ndarray:
+        return np.asarray(self.data[start:stop])
+
+
+class PointReader(Reader):
+    """Any other array-like, asked for increasing positions without repeats; image files for one."""
+
+    threads = min(4, os.cpu_count() or 1)
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        distinct, inverse = np.unique(index, return_inverse=True)
+        return np.asarray(self.data[distinct])[inverse]
+
+    def block(self, start: int, stop: int) -> np.ndarray:
+        return np.asarray(self.data[start:stop])
+
+
+def reader_of(data: Any) -> Reader:
+    """The reader that suits an array-like."""
+    if isinstance(data, np.ndarray):
+        return MapReader(data) if isinstance(data, np.memmap) and MapReader.suits(data) else ArrayReader(data)
+    chunks = getattr(data, "chunks", None)
+    if chunks and isinstance(chunks[0], int):
+        return ChunkReader(data, max(1, min(chunks[0], int(data.shape[0]))))
+    return PointReader(data)

@@ -1,0 +1,73 @@
+"""The processes that share the work. One process is the ordinary case, not a special one."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+from torch import Tensor
+
+
+class World(abc.ABC):
+    """Processes that hold the same model and see different rows.
+
+    What is a sum over rows is added up by `sum_`; what is not (a prior's penalty, a KL divergence) is multiplied by a
+    share first, so that it counts once.
+
+    Attributes:
+        rank: of this process, from 0.  size: number of processes.
+    """
+
+    rank: int
+    size: int
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes files and shows progress."""
+        return self.rank == 0
+
+    @property
+    def share(self) -> float:
+        return 1.0 / self.size
+
+    def part(self, n: int) -> slice:
+        """This process's part of n things; parts differ by at most one and some may be empty."""
+        return slice(self.rank * n // self.size, (self.rank + 1) * n // self.size)
+
+    @abc.abstractmethod
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Add each tensor up over all processes, in place. All must call it, with tensors of the same shapes."""
+
+    @abc.abstractmethod
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, through which gradients flow back to every process's own part."""
+
+    @abc.abstractmethod
+    def broadcast_(self, tensors: Sequence[Tensor]) -> None:
+        """Give every process the values of the first, in place."""
+
+    @abc.abstractmethod
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+
+
+class OneProcess(World):
+    """Alone: sums are what they are."""
+
+    rank = 0
+    size = 1
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        return None
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def broadcast_(self, tensors: Sequence[Tensor]) -> None:
+        return None
+
+    def barrier(self) -> None:
+        return None
+
+
+ALONE = OneProcess()

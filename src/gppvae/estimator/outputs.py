@@ -1,0 +1,75 @@
+"""Arrays that are filled batch by batch, in memory or in .npy files larger than it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+Folder = str | os.PathLike[str] | None
+
+
+class Outputs:
+    """Named arrays of N rows, filled from the top; files take their names only when they are whole.
+
+    Args:
+        out: folder for name.npy, made if need be; None keeps the arrays in memory.
+        names: of the arrays.  shape: of each, N first.  dtype: of each.
+    """
+
+    def __init__(
+        self,
+        out: Folder,
+        names: tuple[str, ...],
+        shape: tuple[int, ...],
+        dtype: Any = np.float32,
+    ) -> None:
+        self.folder = None if out is None else Path(out)
+        self.names, self.shape, self.dtype, self.filled = names, shape, np.dtype(dtype), 0
+        self.arrays: dict[str, np.ndarray] = {}
+        if self.folder is None:
+            self.arrays = {name: np.empty(shape, dtype=dtype) for name in names}
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            if (self.folder / f"{name}.npy").exists():
+                raise FileExistsError(f"{self.folder} already holds {name}.npy; choose another folder or remove it")
+        for name in names:
+            with open(self._unfinished(name), "wb") as file:
+                described = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_2_0(file, described)
+
+    def _unfinished(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f".{name}.npy.{os.getpid()}.tmp"
+
+    def put(self, **parts: Tensor | np.ndarray) -> None:
+        """The next rows of each array, by name."""
+        for name, part in parts.items():
+            rows = part.cpu().numpy() if isinstance(part, Tensor) else part
+            if self.folder is None:
+                self.arrays[name][self.filled : self.filled + len(rows)] = rows
+            else:
+                # Appended and not mapped: pages of a map that was written to would count as memory in use.
+                with open(self._unfinished(name), "ab") as file:
+                    file.write(np.ascontiguousarray(rows, dtype=self.dtype).tobytes())
+        self.filled += len(rows)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.arrays[name]
+
+    def __enter__(self) -> Outputs:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for name in self.names if self.folder is not None else ():
+            assert self.folder is not None
+            if kind is not None:
+                self._unfinished(name).unlink()
+                continue
+            os.replace(self._unfinished(name), self.folder / f"{name}.npy")
+            self.arrays[name] = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
