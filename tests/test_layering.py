@@ -112,9 +112,7 @@ def unsafe_uses(source: str, path: str) -> list[str]:
 
 def modules() -> dict[str, str]:
     """Path relative to src/ -> source, of every module of the package."""
-    return {
-        p.relative_to(PACKAGE.parent).as_posix(): p.read_text("utf-8") for p in sorted(PACKAGE.rglob("*.py"))
-    }
+    return {p.relative_to(PACKAGE.parent).as_posix(): p.read_text("utf-8") for p in sorted(PACKAGE.rglob("*.py"))}
 
 
 def test_imports_point_down_the_layout() -> None:

@@ -180,9 +180,7 @@ def test_find_mnist_prefers_argument_then_variable_then_cache(
     assert mnist.find_mnist(own) == own and mnist.find_mnist(str(own)) == own
 
 
-def test_find_mnist_without_xdg_uses_the_home_cache(
-    empty_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_find_mnist_without_xdg_uses_the_home_cache(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", lambda: empty_home / "home")
     cache = fill(empty_home / "home" / ".cache" / "gppvae" / "mnist")

@@ -180,9 +180,7 @@ def test_full_mnist_with_seed_0_is_the_published_split(published: RotatedDigits,
     assert cells(other.train) != cells(published.train)
 
 
-def test_published_split_refuses_another_set_of_digits(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_published_split_refuses_another_set_of_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     few = (np.zeros((5, 28, 28), np.uint8), np.full(5, 3, np.uint8))
     monkeypatch.setattr(rotated_mnist, "load_mnist", lambda folder, split: few)
     with pytest.raises(ValueError, match="should hold 6131 threes, got 5"):
