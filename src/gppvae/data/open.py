@@ -26,7 +26,8 @@ def open_samples(path: str | os.PathLike[str], image_size: tuple[int, int] | Non
     name, _, inside = text.rpartition(":") if Path(text.rpartition(":")[0]).suffix in HDF5_SUFFIXES else (text, "", "")
     file = Path(name)
     if not file.exists():
-        raise FileNotFoundError(f"expected samples at {file}, found no such file; check the name")
+        what = "a .npy array" if file.suffix == ".npy" else "samples"
+        raise FileNotFoundError(f"expected {what} at {file}, found no such file")
     if file.suffix in HDF5_SUFFIXES:
         return _hdf5(file, inside)
     if file.suffix == ".zarr":
