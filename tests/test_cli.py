@@ -1,11 +1,13 @@
 """The commands, from table and array to predictions and report."""
 
+import functools
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -252,9 +254,11 @@ def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
     csv, npy = write(tmp_path, *spots())
     words = ["fit", csv, "--data", npy, "--kernel", KERNEL, "--out", tmp_path / "run", "--epochs", 100_000, *QUICK]
     command = [sys.executable, "-m", "gppvae", *map(str, words)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Tests may themselves run where Ctrl-C is ignored (a background job), which children inherit.
+    heeded = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeded)
     while not (tmp_path / "run" / "metrics.jsonl").exists() and process.poll() is None:
-        pass
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
     assert process.returncode == 130
