@@ -55,7 +55,7 @@ class Workshop:
         setup, train = self.setup, self.digits.train
         model = CVAE(
             VIEW, PERIOD, setup.latent_dim, network=setup.architecture, pixel_var=pixel_var, epochs=epochs,
-            batch_size=setup.batch_size, seed=seed,
+            batch_size=setup.batch_size, average=setup.average, seed=seed,
         )  # fmt: skip
         return model.fit(train.images, train.table, out=folder, progress=self.progress)
 
@@ -80,7 +80,7 @@ class Workshop:
             return VAE.load(folder, encoder=encoder, decoder=decoder)
         model = VAE(
             setup.latent_dim, network=setup.architecture, encoder=encoder, decoder=decoder, pixel_var=pixel_var,
-            epochs=epochs, batch_size=setup.batch_size, seed=seed,
+            epochs=epochs, batch_size=setup.batch_size, average=setup.average, seed=seed,
         )  # fmt: skip
         return model.fit(self.digits.train.images, out=folder, progress=self.progress)
 

@@ -27,7 +27,8 @@ class Setup:
         global_epochs: of the global row; its recipe's own when None.
         grid: pixel variances tried.  pixel_var: used when nothing is selected (`--quick`).
         alpha: latent noise variance to start from.  prior_rate: of kernel and noise in the joint phase.
-        batch_size: B.  n_draws: for sample-averaged predictions.
+        batch_size: B.  average: decay of the running average of the weights that every method ends with.
+        n_draws: for sample-averaged predictions.
     """
 
     network: str
@@ -46,6 +47,7 @@ class Setup:
     alpha: float = 1.0
     prior_rate: float = 1e-3
     batch_size: int = 32
+    average: float = 0.999
     n_draws: int = 64
 
     def facts(self) -> dict[str, Any]:
@@ -61,17 +63,17 @@ class Setup:
 
     def joint(self, inference: str, epochs: int) -> Phase:
         rates = NETWORK_RATES | {"prior": self.prior_rate, "noise": self.prior_rate}
-        return Phase("joint", inference, epochs, rates)
+        return Phase("joint", inference, epochs, rates, average=self.average if inference == "minibatch" else 0.0)
 
 
 def setup(network: str, quick: bool = False) -> Setup:
     """The shared settings of a comparison; `quick` trains for less and selects nothing."""
     if network not in NETWORKS:
         raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {network!r}; paper is the default")
-    epochs = (25, 40) if quick else {"paper": (60, 240), "wide": (40, 120)}[network]
+    epochs = (25, 40) if quick else {"paper": (60, 160), "wide": (20, 50)}[network]
     common: dict[str, Any] = {
         "select_epochs": 30, "warmup_epochs": epochs[0], "epochs": epochs[1], "gp_steps": 100, "dis_gp_steps": 500,
-        "exact_steps": 200, "global_epochs": 30 if quick else None,
+        "exact_steps": 100, "global_epochs": 30 if quick else None,
     }  # fmt: skip
     if network == "paper":
         return Setup("paper", "conv", 16, "1.0 * Learned(digit, 8) * Periodic(angle, 360)", **common)
