@@ -70,8 +70,8 @@ def new_objects(results: Path, options: Mapping[str, str]) -> Table:
 
 
 def ablation(results: Path, options: Mapping[str, str]) -> Table:
-    """What each part of the recipe is worth."""
-    path = results / "ablation.json"
+    """What each part of a recipe is worth; option study."""
+    path = results / f"ablation_{options.get('study', 'best')}.json"
     variants = read_results(path)["variants"] if path.is_file() else {}
     rows = [[name, f"{row['inner']:.5f}", f"{row['train']:.5f}"] for name, row in variants.items()]
     return ["change", "MSE at the inner angle", "training MSE"], rows
