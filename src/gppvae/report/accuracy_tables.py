@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -94,4 +95,7 @@ def _found(results: Path) -> dict[str, dict[str, Any]]:
 
 
 def _spread(entry: Mapping[str, float], digits: int = 4) -> str:
+    """Mean and standard deviation, with as many digits as the latter has a first one in."""
+    if entry["std"] > 0:
+        digits = max(digits, math.ceil(-math.log10(entry["std"])))
     return f"{entry['mean']:.{digits}f} ± {entry['std']:.{digits}f}"
