@@ -55,9 +55,9 @@ def _joint_recipe() -> dict[str, Any]:
         "alpha": shared.alpha,
         "batch_size": shared.batch_size,
         "phases": [
-            Phase("vae", "vae", 30, NETWORK_RATES, average=shared.average),
+            Phase("vae", "vae", 10, NETWORK_RATES, average=shared.average),
             shared.gp_only(shared.gp_steps),
-            shared.joint("minibatch", 60),
+            shared.joint("minibatch", 50),
         ],
     }
 
@@ -73,18 +73,18 @@ STUDIES = {
         "latent noise 0.1 instead of 0.02": {"alpha": 0.01},
     }),
     "joint": Study("paper", 202.5, _joint_recipe, {
-        "joint, 30 + 60 epochs": {},
+        "joint, 10 + 50 epochs": {},
         "no average of the weights": {"phases": {"vae": {"average": 0.0}, "joint": {"average": 0.0}}},
         "cosine decay instead": {"phases": {"vae": {"average": 0.0}, "joint": {"average": 0.0, "decay": "cosine"}}},
-        "batches of 128": {"batch_size": 128},
+        "batches of 64": {"batch_size": 64},
         "pixel variance 0.01": {"pixel_var": 0.01},
-        "pixel variance 0.04": {"pixel_var": 0.04},
+        "pixel variance 0.08": {"pixel_var": 0.08},
         "rate of the prior 0.01": {"phases": {"joint": {"lr": NETWORK_RATES | {"prior": 0.01, "noise": 0.01}}}},
         "GP posterior coding": {"phases": {"joint": {"inference": "posterior"}}},
-        "dis: 90 epochs of VAE, then GP only": {
-            "phases": {"vae": {"epochs": 90}, "gp_only": {"epochs": 500}, "joint": {"epochs": 0}}
+        "dis: 60 epochs of VAE, then GP only": {
+            "phases": {"vae": {"epochs": 60}, "gp_only": {"epochs": 500}, "joint": {"epochs": 0}}
         },
-        "joint, 60 + 140 epochs": {"phases": {"vae": {"epochs": 60}, "joint": {"epochs": 140}}},
+        "joint, 30 + 30 epochs": {"phases": {"vae": {"epochs": 30}, "joint": {"epochs": 30}}},
     }),
 }  # fmt: skip
 

@@ -46,7 +46,7 @@ class Setup:
     pixel_var: float = 0.02
     alpha: float = 1.0
     prior_rate: float = 1e-3
-    batch_size: int = 32
+    batch_size: int = 16
     average: float = 0.999
     n_draws: int = 64
 
@@ -70,9 +70,9 @@ def setup(network: str, quick: bool = False) -> Setup:
     """The shared settings of a comparison; `quick` trains for less and selects nothing."""
     if network not in NETWORKS:
         raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {network!r}; paper is the default")
-    epochs = (25, 40) if quick else {"paper": (60, 160), "wide": (20, 50)}[network]
+    epochs = (10, 40) if quick else {"paper": (20, 140), "wide": (10, 40)}[network]
     common: dict[str, Any] = {
-        "select_epochs": 30, "warmup_epochs": epochs[0], "epochs": epochs[1], "gp_steps": 100, "dis_gp_steps": 500,
+        "select_epochs": 20, "warmup_epochs": epochs[0], "epochs": epochs[1], "gp_steps": 100, "dis_gp_steps": 500,
         "exact_steps": 100, "global_epochs": 30 if quick else None,
     }  # fmt: skip
     if network == "paper":
