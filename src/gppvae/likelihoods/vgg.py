@@ -44,6 +44,7 @@ class VGG19(nn.Module):
             convolution.load_state_dict({"weight": weight, "bias": bias})
             self.add_module(f"conv{block}_{number}", convolution)
             self.add_module(f"relu{block}_{number}", nn.ReLU())
+        self.to(memory_format=torch.channels_last)  # quicker on CPUs
         self.register_buffer("mean", torch.tensor(MEAN).reshape(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD).reshape(3, 1, 1), persistent=False)
 
@@ -53,7 +54,7 @@ class VGG19(nn.Module):
                 f"VGG19 takes images of 1 or 3 channels, got samples of shape {tuple(images.shape[1:])}; "
                 "give channels first or another network"
             )
-        maps = (images - self.mean) / self.std  # one grey channel becomes three
+        maps = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)  # grey becomes three
         for layer in self.children():
             maps = layer(maps)
         return maps
