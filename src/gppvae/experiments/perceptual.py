@@ -23,7 +23,6 @@ from gppvae.training.folder import MODEL
 from gppvae.training.phases import Phase
 
 PLAIN, FEATURES = "pixels", "pixels and features"
-LAYERS = ("relu1", "relu2")
 MEASURES = ("mse", "gradient_energy", "laplacian_variance", "feature_mse")
 
 
@@ -35,7 +34,7 @@ class Recipe:
         n_digits, n_angles: of the rotated threes.  held_out_angle: of the test.
         inner_angle: taken out of training as well while the weight is chosen.
         kernel, settings, epochs, rates, weight_decay: of both models, trained by global inference.
-        pixel_var: of both.  weights: of the features that are tried, the same for all layers.
+        pixel_var: of both.  layers: of the classifier.  weights: of features that are tried, the same for all layers.
         tolerance: the sharpest model is chosen whose MSE at the inner angle is at most this times the plain model's.
         seeds: of the models that are compared; the first one also chooses.
     """
@@ -58,13 +57,14 @@ class Recipe:
     rates: dict[str, float] = field(default_factory=lambda: {"decoder": 5e-3, "prior": 1e-2, "weights": 1e-2})
     weight_decay: float = 0.2
     pixel_var: float = 0.001
+    layers: tuple[str, ...] = ("relu2", "relu3")
     weights: tuple[float, ...] = (100.0, 300.0, 1000.0)
     tolerance: float = 1.1
     seeds: tuple[int, ...] = (0, 1, 2)
 
     def facts(self) -> dict[str, Any]:
         """All of it as JSON values."""
-        return asdict(self) | {"weights": list(self.weights), "seeds": list(self.seeds)}
+        return asdict(self) | {name: list(getattr(self, name)) for name in ("layers", "weights", "seeds")}
 
 
 QUICK = Recipe(n_digits=30, epochs=10, weights=(300.0,), seeds=(0,))
@@ -173,12 +173,14 @@ class Fits:
 
     def _likelihood(self, weight: float) -> Likelihood:
         pixels = Gaussian(self.recipe.pixel_var)
-        return pixels if weight == 0.0 else Perceptual(self.classifier, dict.fromkeys(LAYERS, weight), pixels)
+        return (
+            pixels if weight == 0.0 else Perceptual(self.classifier, dict.fromkeys(self.recipe.layers, weight), pixels)
+        )
 
     def _measures(self, model: GPPVAE, asked: Part) -> dict[str, float]:
         """MSE of pixels and of features; gradient energy and Laplacian variance as shares of the true images'."""
         truth, found = asked.images, model.predict(asked.table).mean[:, 0]
-        features = FrozenFeatures(self.classifier, LAYERS)
+        features = FrozenFeatures(self.classifier, self.recipe.layers)
         pairs = zip(*(features(torch.from_numpy(images).unsqueeze(1)) for images in (truth, found)), strict=True)
         return {
             "mse": float(mse_per_sample(truth, found).mean()),

@@ -42,9 +42,10 @@ class VGG19(nn.Module):
             channels = len(weight)
             convolution = nn.Conv2d(weight.shape[1], channels, 3, padding=1)
             convolution.load_state_dict({"weight": weight, "bias": bias})
+            # In this order in memory CPUs are quicker.
+            convolution.weight.data = convolution.weight.data.contiguous(memory_format=torch.channels_last)
             self.add_module(f"conv{block}_{number}", convolution)
             self.add_module(f"relu{block}_{number}", nn.ReLU())
-        self.to(memory_format=torch.channels_last)  # quicker on CPUs
         self.register_buffer("mean", torch.tensor(MEAN).reshape(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD).reshape(3, 1, 1), persistent=False)
 
