@@ -225,6 +225,8 @@ def test_wrong_networks_are_refused() -> None:
         make_likelihood("perceptual")
     with pytest.raises(ValueError, match="likelihood must be one of gaussian, bernoulli, negative_binomial, got 'perc"):
         Perceptual(eyes(), LAYERS, "perceptual")
+    with pytest.raises(ValueError, match="likelihood of their own, got a perceptual one; name all layers in one"):
+        Perceptual(eyes(), LAYERS, Perceptual(eyes(), LAYERS))
     with pytest.raises(ValueError, match="does not use its layer 'idle'"):
         Perceptual(Odd(), {"conv": 1.0, "idle": 1.0}).ready((1, 6, 6))
     with pytest.raises(TypeError, match="layer 'pair' of the feature network must return a tensor, got tuple"):

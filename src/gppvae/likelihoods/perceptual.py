@@ -45,6 +45,8 @@ class Perceptual(Likelihood):
         pixels: str | dict[str, Any] | Likelihood = "gaussian",
     ) -> None:
         super().__init__()
+        if isinstance(pixels, Perceptual):
+            raise ValueError("pixels must have a likelihood of their own, got a perceptual one; name all layers in one")
         self.pixels = make(pixels)
         self.layers = _checked_layers(layers)
         self._features: FrozenFeatures | None = None
