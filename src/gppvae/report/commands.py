@@ -97,7 +97,7 @@ def reproduce_app(guard: Guard) -> typer.Typer:
     ) -> None:
         """A perception-aware loss against the plain one on rotated threes: error and sharpness (Figure S6).
 
-        Typed again, the command continues where it stopped. It takes about ten minutes on one core.
+        Typed again, the command continues where it stopped. It takes about four minutes on one core.
         """
         with guard(True):
             from gppvae.report.perceptual import reproduce_perceptual
