@@ -86,11 +86,18 @@ def import_aliases(tree: ast.AST) -> dict[str, str]:
 
 
 def may_unpickle(call: ast.Call, name: str) -> bool:
-    """Whether a call of a loader can unpickle; numpy.load does so only where allow_pickle is given."""
-    if name != "numpy.load":
+    """Whether a call of a loader can unpickle what runs code.
+
+    numpy.load does so only where allow_pickle is given; torch.load only reads tensors where weights_only=True is.
+    """
+    safe = {"numpy.load": ("allow_pickle", False), "torch.load": ("weights_only", True)}
+    if name not in safe:
         return name in LOADS_PICKLES
-    given = [keyword.value for keyword in call.keywords if keyword.arg == "allow_pickle"]
-    return any(not (isinstance(value, ast.Constant) and value.value is False) for value in given)
+    option, harmless = safe[name]
+    given = [keyword.value for keyword in call.keywords if keyword.arg == option]
+    if not given:
+        return name == "torch.load"  # older versions of it unpickle everything by default
+    return any(not (isinstance(value, ast.Constant) and value.value is harmless) for value in given)
 
 
 def unsafe_uses(source: str, path: str) -> list[str]:
@@ -172,6 +179,7 @@ def test_checker_accepts_downward_imports(path: str, source: str) -> None:
         "from joblib import load",
         "import torch\ntorch.load('model.pt')",
         "import torch as th\nth.load('model.pt', weights_only=False)",
+        "import torch\ntorch.load('model.pt', weights_only=some_setting)",
         "from torch import load as restore\nrestore('model.pt')",
         "import numpy as np\nnp.load('a.npy', allow_pickle=True)",
         "import pandas as pd\npd.read_pickle('a.pkl')",
@@ -191,6 +199,7 @@ def test_checker_reports_unsafe_uses(source: str) -> None:
         "import numpy as np\nnp.load('a.npy')\nnp.load('b.npy', allow_pickle=False)",
         "from safetensors.torch import load\nload(b'')",
         "import json\njson.load(stream)",
+        "import torch\ntorch.load('weights.pth', weights_only=True)",
     ],
 )
 def test_checker_accepts_harmless_look_alikes(source: str) -> None:

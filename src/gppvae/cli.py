@@ -134,8 +134,10 @@ def fit(
     network: str | None = typer.Option(None, help="auto, conv, wide, faces or mlp."),
     inference: str | None = typer.Option(None, help="exact, minibatch, posterior or global."),
     schedule: str | None = typer.Option(None, help="joint or disjoint."),
-    likelihood: str | None = typer.Option(None, help="gaussian, bernoulli or negative_binomial."),
+    likelihood: str | None = typer.Option(None, help="gaussian, bernoulli, negative_binomial or perceptual."),
     pixel_var: float | None = typer.Option(None, help="Noise variance of the Gaussian likelihood."),
+    feature_weights: Path | None = typer.Option(None, help="VGG19 weights of perceptual: .pth or .safetensors."),
+    feature_layers: str | None = typer.Option(None, help="Its layers, for example relu1_1=1,relu2_1=0.5."),
     epochs: int | None = typer.Option(None, help="Passes over the data."),
     warmup_epochs: int | None = typer.Option(None, help="Passes of the VAE warm-up."),
     gp_epochs: int | None = typer.Option(None, help="Steps of the GP-only phase."),
@@ -164,6 +166,7 @@ def fit(
     given = {name: value for name, value in locals().items() if name in _ESTIMATOR_OPTIONS and value is not None}
     with one_sentence(continues=True):
         from gppvae.estimator import GPPVAE
+        from gppvae.likelihoods import perceptual_from_file
         from gppvae.report.describe import REPORT
         from gppvae.training.folder import RunFolder
 
@@ -175,6 +178,8 @@ def fit(
         if folder.finished():  # stopped after the fit, before its report
             model = GPPVAE.load(out)
         else:
+            if likelihood == "perceptual" or feature_weights or feature_layers:
+                given["likelihood"] = perceptual_from_file(likelihood, feature_weights, feature_layers, pixel_var)
             model = GPPVAE(kernel, **given)
             model.fit(*train, validation=validation, out=out, progress=not quiet, checkpoint_seconds=checkpoint_seconds)
         print(f"trained on {len(train[1])} samples of shape {model.shape_} in {model.fit_seconds_:.0f} s")

@@ -136,6 +136,19 @@ def test_a_run_stopped_in_any_phase_continues_exactly(
     assert_same_run(tmp_path / "undisturbed", tmp_path / "stopped")
 
 
+@pytest.mark.parametrize("network", ["conv", "wide"])
+def test_convolutions_continue_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str) -> None:
+    """Their weights lie in memory in another order than in the file, and so must the optimiser's moments."""
+    settings = {"network": network, "width": 4, "inference": "global", "epochs": 6}
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        with pytest.raises(Stop):
+            fit(tmp_path / "stopped", **settings)
+    fit(tmp_path / "stopped", **settings)
+    fit(tmp_path / "undisturbed", **settings)
+    assert_same_run(tmp_path / "undisturbed", tmp_path / "stopped")
+
+
 def test_early_stopping_survives_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images, table = spots(5, 8)
     test = (table["angle"] == 90.0).to_numpy()

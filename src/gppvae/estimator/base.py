@@ -141,6 +141,8 @@ class Estimator(abc.ABC):
         progress: bool,
         checkpoint_seconds: float,
     ) -> Trainer:
+        autoencoder = model.autoencoder if isinstance(model, GPPriorVAE) else model
+        autoencoder.likelihood.ready(samples.shape)
         every = self.validate_every or max(1, max((phase.epochs for phase in phases), default=1) // 50)
         settings = Settings(self.seed, self.patience, every, checkpoint_seconds, progress)
         world = current_world()

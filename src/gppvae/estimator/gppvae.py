@@ -52,7 +52,7 @@ class GPPVAE(Estimator):
         network: "auto", "conv" (the paper's MNIST network), "wide", "faces", "mlp"; or give `encoder`, `decoder`.
         width: channels of every layer of a named network; its own default when None.
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y.
-        likelihood: "gaussian", "bernoulli", "negative_binomial" or a Likelihood.
+        likelihood: "gaussian", "bernoulli", "negative_binomial" or a Likelihood (docs/likelihoods.md).
         pixel_var: sigma_y^2 of the Gaussian; larger trusts the prior more.
         alpha: latent noise variance to start from; by default 0.001 for global inference, where it stays fixed,
             and 0.1 otherwise.
@@ -165,7 +165,7 @@ class GPPVAE(Estimator):
         Give rows that were not trained on, like those to be predicted: errors at training rows are smaller.
         At most 256 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
         """
-        if not isinstance(self._autoencoder.likelihood, Gaussian):
+        if not isinstance(self._autoencoder.likelihood.values, Gaussian):
             return
         data, rows_table = self._samples(samples), Table(table)
         same_length(data, rows_table)
@@ -189,8 +189,8 @@ class GPPVAE(Estimator):
         return add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
 
     def _object_noise(self) -> Likelihood:
-        """The likelihood with its noise as measured, which is what new samples differ by."""
-        likelihood = self._autoencoder.likelihood
+        """The likelihood of values with its noise as measured, which is what new samples differ by."""
+        likelihood = self._autoencoder.likelihood.values
         if self.calibration_ is None or not isinstance(likelihood, Gaussian):
             return likelihood
         return Gaussian(self.calibration_.error_var).to(self._torch_device())
@@ -201,14 +201,14 @@ class GPPVAE(Estimator):
 
         Args:
             out: the run folder.  samples, table: the training data.
-            options: of `fit`, and encoder and decoder when they were the user's own.
+            options: of `fit`, and encoder, decoder and likelihood when they were, or hold, modules of the user's own.
         """
         path = Path(out) / CONFIG
         if not path.exists():
             raise FileNotFoundError(f"expected a run folder at {out}, found no {CONFIG} in it; check the name")
         settings = json.loads(path.read_text())["settings"]
-        networks = {name: options.pop(name) for name in ("encoder", "decoder") if name in options}
-        return cls(**constructor_arguments(settings), **networks).fit(samples, table, out=out, **options)
+        own = {name: options.pop(name) for name in ("encoder", "decoder", "likelihood") if name in options}
+        return cls(**(constructor_arguments(settings) | own)).fit(samples, table, out=out, **options)
 
     def _check(self) -> None:
         self._check_settings()
@@ -374,14 +374,15 @@ class GPPVAE(Estimator):
         *,
         encoder: nn.Module | None = None,
         decoder: nn.Module | None = None,
+        likelihood: Likelihood | None = None,
         device: str | None = None,
     ) -> GPPVAE:
-        """A saved model; `encoder` and `decoder` are needed when it was fitted with modules of your own."""
+        """A saved model; modules of your own must be given again (those of a `likelihood` only for score())."""
         tensors, meta = load_model(path, "gppvae")
         settings = meta["settings"]
         if settings["own_networks"] and (encoder is None or decoder is None):
             raise ValueError(f"{path} was fitted with networks of your own; pass encoder= and decoder= to load()")
-        self = cls(**constructor_arguments(settings), encoder=encoder, decoder=decoder, device=device)
+        self = cls(**constructor_arguments(settings, likelihood), encoder=encoder, decoder=decoder, device=device)
         self.shape_ = tuple(meta["shape"])
         state = under("model", tensors)
         kernel = restore_kernel(settings["kernel"], meta["kernel"], under("kernel", state))

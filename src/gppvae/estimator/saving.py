@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gppvae.kernels.base import Kernel, Leaf
 from gppvae.kernels.parse import parse_kernel
+from gppvae.likelihoods import Likelihood
 from gppvae.training.checkpoint import read_tensors, under, write_tensors
 from gppvae.training.distributed import first_process
 from gppvae.training.folder import MODEL, provenance
@@ -69,8 +70,25 @@ def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any)
     module.load_state_dict(tensors)
 
 
-def constructor_arguments(settings: dict[str, Any]) -> dict[str, Any]:
-    """The estimator's arguments among saved settings, phases as objects."""
+def constructor_arguments(settings: dict[str, Any], likelihood: Likelihood | None = None) -> dict[str, Any]:
+    """The estimator's arguments among saved settings, phases as objects, with the likelihood given anew."""
     phases = settings.get("phases")
     kept = {name: value for name, value in settings.items() if name not in ("own_networks", "data", "phases")}
+    if likelihood is not None:
+        _check_same_likelihood(likelihood.config(), settings["likelihood"])
+        kept["likelihood"] = likelihood
     return kept | ({"phases": [Phase(**phase) for phase in phases]} if phases else {})
+
+
+def _check_same_likelihood(given: dict[str, Any], saved: str | dict[str, Any]) -> None:
+    """Learned numbers may differ from those the fit started with, but not the kind nor the weights of a network."""
+    was = {"name": saved} if isinstance(saved, str) else saved
+    for what, of in (("likelihood", lambda config: config["name"]), ("feature network", _weights_of)):
+        if of(given) != of(was):
+            raise ValueError(
+                f"the model was fitted with the {what} {of(was)}, got {of(given)}; pass the one it was fitted with"
+            )
+
+
+def _weights_of(likelihood: dict[str, Any]) -> str | None:
+    return likelihood.get("network", {}).get("sha256")

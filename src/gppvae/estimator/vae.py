@@ -13,7 +13,7 @@ from torch import nn
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows
 from gppvae.estimator.base import Estimator, NotFittedError, _whole
-from gppvae.estimator.saving import load_model, load_weights, save_model
+from gppvae.estimator.saving import constructor_arguments, load_model, load_weights, save_model
 from gppvae.inference import Inference
 from gppvae.likelihoods import Likelihood
 from gppvae.models.vae import Autoencoder
@@ -134,14 +134,15 @@ class VAE(Estimator):
         *,
         encoder: nn.Module | None = None,
         decoder: nn.Module | None = None,
+        likelihood: Likelihood | None = None,
         device: str | None = None,
     ) -> VAE:
-        """A saved model; `encoder` and `decoder` are needed when it was fitted with modules of your own."""
+        """A saved model; modules of your own must be given again (those of a `likelihood` only for score())."""
         tensors, meta = load_model(path, "vae")
-        settings = dict(meta["settings"])
-        if settings.pop("own_networks") and (encoder is None or decoder is None):
+        settings = meta["settings"]
+        if settings["own_networks"] and (encoder is None or decoder is None):
             raise ValueError(f"{path} was fitted with networks of your own; pass encoder= and decoder= to load()")
-        self = cls(**settings, encoder=encoder, decoder=decoder, device=device)
+        self = cls(**constructor_arguments(settings, likelihood), encoder=encoder, decoder=decoder, device=device)
         self.shape_ = tuple(meta["shape"])
         model = self._build_autoencoder(self.shape_)
         load_weights(model, under("model", tensors), path)

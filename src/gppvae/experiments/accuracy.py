@@ -12,7 +12,7 @@ import pandas as pd
 from gppvae.data.sources.rotated_mnist import RotatedDigits
 from gppvae.estimator import GPPVAE
 from gppvae.experiments.baselines import copy_nearest_view, mean_of_nearest_view
-from gppvae.experiments.evaluation import coverage, gaussian_nll, mse_per_sample, varying
+from gppvae.experiments.evaluation import coverage, gaussian_nll, mse_per_sample, over_seeds, varying
 from gppvae.experiments.record import read_results, write_results
 from gppvae.experiments.rotated_mnist.data import OBJECT, PERIOD, VIEW, data_facts, load_split
 from gppvae.experiments.rotated_mnist.recipes import global_recipe
@@ -51,13 +51,13 @@ def run(
         "network": network,
         "data": data_facts(digits),
         "seeds": seeds,
-        "mse": _over_seeds([row["mse"] for row in rows]),
-        "mse_averaged": _over_seeds([row["mse_averaged"] for row in rows]),
-        "fit_seconds": _over_seeds([row["fit_seconds"] for row in rows]),
-        "coverage": {level: _over_seeds([row["coverage"][level] for row in rows]) for level in rows[0]["coverage"]},
-        "nll_per_pixel": _over_seeds([row["nll_per_pixel"] for row in rows]),
+        "mse": over_seeds([row["mse"] for row in rows]),
+        "mse_averaged": over_seeds([row["mse_averaged"] for row in rows]),
+        "fit_seconds": over_seeds([row["fit_seconds"] for row in rows]),
+        "coverage": {level: over_seeds([row["coverage"][level] for row in rows]) for level in rows[0]["coverage"]},
+        "nll_per_pixel": over_seeds([row["nll_per_pixel"] for row in rows]),
         "new_objects": {
-            k: {name: _over_seeds([row["new_objects"][k][name] for row in rows]) for name in rows[0]["new_objects"][k]}
+            k: {name: over_seeds([row["new_objects"][k][name] for row in rows]) for name in rows[0]["new_objects"][k]}
             for k in rows[0]["new_objects"]
         },
         "mse_of_average": _average_of_models(network, seeds, digits, out),
@@ -141,8 +141,3 @@ def given_views(table: pd.DataFrame, k: int, seed: int) -> np.ndarray:
     for _, rows in table.reset_index(drop=True).groupby(OBJECT):
         given[rng.choice(rows.index.to_numpy(), k, replace=False)] = True
     return given
-
-
-def _over_seeds(values: list[float]) -> dict[str, float]:
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return {"mean": float(np.mean(values)), "std": spread, "least": float(min(values)), "most": float(max(values))}

@@ -1,4 +1,4 @@
-"""What experiments say about predictions: errors per sample, coverage of intervals, likelihood."""
+"""What experiments say about predictions: errors per sample, coverage of intervals, likelihood, sharpness."""
 
 from __future__ import annotations
 
@@ -28,3 +28,23 @@ def gaussian_nll(truth: np.ndarray, mean: np.ndarray, std: np.ndarray, where: np
     """Mean negative log density per value in nats, over the values `where` is True."""
     terms = 0.5 * np.square((truth - mean) / std) + np.log(std) + 0.5 * np.log(2.0 * np.pi)
     return float(terms[:, where].mean())
+
+
+def gradient_energy(images: np.ndarray) -> float:
+    """Mean squared difference of neighbouring pixels, down plus across, of images (N, height, width)."""
+    pixels = images.astype(np.float64)
+    return float(np.square(np.diff(pixels, axis=1)).mean() + np.square(np.diff(pixels, axis=2)).mean())
+
+
+def laplacian_variance(images: np.ndarray) -> float:
+    """Variance over an image of its discrete Laplacian of four neighbours, averaged over (N, height, width)."""
+    pixels = images.astype(np.float64)
+    inside = pixels[:, 1:-1, 1:-1]
+    around = pixels[:, 2:, 1:-1] + pixels[:, :-2, 1:-1] + pixels[:, 1:-1, 2:] + pixels[:, 1:-1, :-2]
+    return float((around - 4.0 * inside).var(axis=(1, 2)).mean())
+
+
+def over_seeds(values: list[float]) -> dict[str, float]:
+    """Mean, standard deviation and range of one number over seeds."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return {"mean": float(np.mean(values)), "std": spread, "least": float(min(values)), "most": float(max(values))}

@@ -19,7 +19,11 @@ def accuracy(results: Path, options: Mapping[str, str]) -> Table:
     rows = []
     for network, found in _found(results).items():
         seconds = found["fit_seconds"]["mean"]
-        cells = [_spread(found["mse"]), _spread(found["mse_averaged"]), f"{found['mse_of_average']:.4f}"]
+        cells = [
+            mean_and_spread(found["mse"]),
+            mean_and_spread(found["mse_averaged"]),
+            f"{found['mse_of_average']:.4f}",
+        ]
         rows.append([NETWORKS[network], *cells, str(len(found["seeds"])), f"{seconds:.0f} s"])
     return columns, rows
 
@@ -32,7 +36,7 @@ def accuracy_overview(results: Path, options: Mapping[str, str]) -> Table:
         ["GPPVAE-dis, the paper", "0.0306 ± 0.0009", "its own"],
     ]
     for network, found in _found(results).items():
-        text = f"{_spread(found['mse'])} ({len(found['seeds'])} seeds)"
+        text = f"{mean_and_spread(found['mse'])} ({len(found['seeds'])} seeds)"
         rows.append([f"**gppvae**, global inference, {NETWORKS[network]} network", f"**{text}**", "published"])
         if network == "wide":
             rows.append(["**gppvae**, average of those models", f"**{found['mse_of_average']:.4f}**", "published"])
@@ -48,7 +52,7 @@ def coverage(results: Path, options: Mapping[str, str]) -> Table:
         [
             NETWORKS[network],
             *(f"{entry['coverage'][level]['mean']:.1%}" for level in levels),
-            _spread(entry["nll_per_pixel"], 3),
+            mean_and_spread(entry["nll_per_pixel"], 3),
         ]
         for network, entry in found.items()
     ]
@@ -62,7 +66,7 @@ def new_objects(results: Path, options: Mapping[str, str]) -> Table:
     found = list(_found(results).values())
     rows = []
     for k in found[0]["new_objects"] if found else []:
-        ours = [_spread(entry["new_objects"][k]["mse"]) for entry in found]
+        ours = [mean_and_spread(entry["new_objects"][k]["mse"]) for entry in found]
         simple = [
             f"{found[0]['new_objects'][k][name]['mean']:.4f}" for name in ("copy_nearest_view", "mean_image_of_view")
         ]
@@ -94,8 +98,8 @@ def _found(results: Path) -> dict[str, dict[str, Any]]:
     return {network: read_results(path) for network, path in paths.items() if path.is_file()}
 
 
-def _spread(entry: Mapping[str, float], digits: int = 4) -> str:
-    """Mean and standard deviation, with as many digits as the latter has a first one in."""
+def mean_and_spread(entry: Mapping[str, float], digits: int = 4) -> str:
+    """A mean over seeds with its standard deviation, with at least as many digits as the latter has a first one in."""
     if entry["std"] > 0:
         digits = max(digits, math.ceil(-math.log10(entry["std"])))
     return f"{entry['mean']:.{digits}f} ± {entry['std']:.{digits}f}"

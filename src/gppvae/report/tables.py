@@ -15,6 +15,7 @@ from typing import Any
 from gppvae.data.atomic import write_bytes
 from gppvae.experiments.record import read_results
 from gppvae.report import accuracy_tables
+from gppvae.report.perceptual import perceptual, perceptual_choice
 from gppvae.report.rotated_mnist import PAPER_ERROR, PAPER_MSE, mse_rows, mse_text
 
 REGION = re.compile(
@@ -78,6 +79,8 @@ TABLES: dict[str, Make] = {
     "new-objects": _written(accuracy_tables.new_objects),
     "ablation": _written(accuracy_tables.ablation),
     "time-to-accuracy": _written(accuracy_tables.time_to_accuracy),
+    "perceptual": _written(perceptual),
+    "perceptual-choice": _written(perceptual_choice),
 }
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from gppvae.data.atomic import write_bytes
+from gppvae.data.digest import digest
 
 FORMAT = "gppvae-1"
 
@@ -26,7 +25,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) 
     """Tensors with JSON beside them in the header, one file, renamed into place."""
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(meta)
-    header = {"format": FORMAT, "meta": text, "sha256": _digest(plain, text)}
+    header = {"format": FORMAT, "meta": text, "sha256": digest(plain, text)}
     write_bytes(path, save_safetensors(plain, metadata=header))
 
 
@@ -47,18 +46,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"got {header.get('format', 'none')}); fit again or use the version that wrote it"
         )
     text = header.get("meta", "")
-    if header.get("sha256") != _digest(tensors, text):
+    if header.get("sha256") != digest(tensors, text):
         raise ValueError(f"{path} is damaged (its checksum does not match); restore it from a copy or fit again")
     return tensors, json.loads(text)
-
-
-def _digest(tensors: dict[str, Tensor], text: str) -> str:
-    """Checksum of everything that is read back: the JSON text, and name, type, shape and bytes of each tensor."""
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -264,6 +264,10 @@ class PhaseRun:
             number, key = name.split(".", 1)
             entries.setdefault(int(number), {})[key] = value
         self.optimizer.load_state_dict({"state": entries, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        for parameter, state in self.optimizer.state.items():
+            for name in state.keys() - {"step"}:
+                # The fused step goes through memory in order: moments must lie in it as their parameter does.
+                state[name] = torch.empty_like(parameter).copy_(state[name])
         if self.average:
             self.average.load(under("average", tensors))
         self.best_state = under("best", tensors)

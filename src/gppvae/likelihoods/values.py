@@ -1,8 +1,9 @@
-"""How the decoder's output becomes a distribution over samples: Gaussian, Bernoulli, negative binomial."""
+"""Distributions of samples whose values are independent given the decoder's output."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,6 +32,15 @@ class Likelihood(nn.Module):
     def encoder_input(self, y: Tensor) -> Tensor:
         """What the encoder sees of a sample."""
         return y
+
+    @property
+    def values(self) -> Likelihood:
+        """The distribution of the values themselves, without terms that only guide the training."""
+        return self
+
+    def ready(self, shape: tuple[int, ...]) -> None:
+        """Raise ValueError when training on samples of `shape` cannot start."""
+        return None
 
     def check(self, lowest: float, highest: float, integers: bool) -> None:
         """Raise ValueError when data in [lowest, highest] cannot come from this distribution."""
@@ -142,18 +152,21 @@ class NegativeBinomial(Likelihood):
         return {"name": self.name, "dispersion": float(self.log_dispersion.detach().exp())}
 
 
-LIKELIHOODS: dict[str, type[Likelihood]] = {cls.name: cls for cls in (Gaussian, Bernoulli, NegativeBinomial)}
+VALUES: dict[str, type[Likelihood]] = {cls.name: cls for cls in (Gaussian, Bernoulli, NegativeBinomial)}
 
 
-def make_likelihood(config: str | dict[str, Any] | Likelihood) -> Likelihood:
-    """A likelihood from its name, from `config()` of another, or as given."""
+def make(config: str | dict[str, Any] | Likelihood, kinds: Mapping[str, type[Likelihood]] = VALUES) -> Likelihood:
+    """One of these kinds of likelihood from its name, from `config()` of another, or as given."""
     if isinstance(config, Likelihood):
         return config
     options = {"name": config} if isinstance(config, str) else dict(config)
-    name = options.pop("name", None)
-    if name not in LIKELIHOODS:
-        raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)}, got {name!r}; gaussian is the default")
-    return LIKELIHOODS[name](**options)
+    name = str(options.pop("name", None))
+    if name not in kinds:
+        raise ValueError(f"likelihood must be one of {', '.join(kinds)}, got {name!r}; gaussian is the default")
+    try:
+        return kinds[name](**options)
+    except TypeError as error:  # wrong arguments
+        raise TypeError(f"the {name} likelihood was given {list(options) or 'no arguments'}: {error}") from None
 
 
 def _masked_sum(terms: Tensor, mask: Mask) -> Tensor:

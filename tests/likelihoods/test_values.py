@@ -162,5 +162,5 @@ def test_wrong_parameters_are_refused(value: float) -> None:
 
 
 def test_unknown_names_are_told_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="one of gaussian, bernoulli, negative_binomial, got 'poisson'"):
+    with pytest.raises(ValueError, match="one of gaussian, bernoulli, negative_binomial, perceptual, got 'poisson'"):
         make_likelihood("poisson")
