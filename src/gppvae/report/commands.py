@@ -40,7 +40,7 @@ def reproduce_app(guard: Guard) -> typer.Typer:
     ) -> None:
         """Handwritten threes at 16 angles, predicted at one that nobody saw (Figures 2, S3 and S4).
 
-        Typed again, the command continues where it stopped. One seed of everything takes about 45 minutes on one
+        Typed again, the command continues where it stopped. One seed of everything takes about half an hour on one
         core, --quick three.
         """
         with guard(True):
