@@ -109,9 +109,9 @@ def _leave() -> None:
 def _agree(store: dist.Store, rank: int, size: int) -> str:
     """A name that only the processes of this start can know.
 
-    torchrun may keep its store when it starts workers again, with the addresses of the dead ones in it; processes
-    that read those would wait for each other for ever. So each asks with a word of its own, and only an answer to
-    that word counts.
+    torchrun keeps its store when it starts workers again, with the addresses of the dead ones in it; processes that
+    read those would be refused or wait for each other for ever. The number of the restart is no such name: it stays
+    when hosts join or leave. So each asks with a word of its own, and only an answer to that word counts.
     """
     if rank > 0:
         word = uuid.uuid4().hex
@@ -128,6 +128,11 @@ def _agree(store: dist.Store, rank: int, size: int) -> str:
         time.sleep(POLL_SECONDS)
         missing = {other for other in missing if not store.check([f"gppvae/{name}/{other}"])}
     return name
+
+
+def restarted() -> bool:
+    """Whether torchrun started this process in place of an earlier one."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def first_process() -> bool:
