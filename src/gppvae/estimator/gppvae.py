@@ -144,8 +144,8 @@ class GPPVAE(Estimator):
         model.kernel.to(self._gp_device())
         model.log_alpha.data = model.log_alpha.data.to(self._gp_device())
         rows = kernel.code(rows_table)
-        model.split = kernel.best_split(rows, self.batch_size)
-        tell_cost(kernel, rows, model.split, self.latent_dim)
+        model.arrange(rows, self.batch_size)
+        tell_cost(model, rows)
         validate = None
         if validation is not None:
             held_out = self._samples(validation[0]), Table(validation[1])
