@@ -7,13 +7,18 @@ import threading
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 240.0
 
 
-def torchrun(script: Path, *arguments: object, processes: int = 2, restarts: int = 0) -> subprocess.CompletedProcess:
-    """Run a script in several processes that can import the package and the tests; its output as text.
+def torchrun(
+    script: Path | str, *arguments: object, processes: int = 2, restarts: int = 0
+) -> subprocess.CompletedProcess:
+    """Run a script, or "-m" and a module, in several processes that can import the package and the tests.
 
     Past the time limit the launcher is asked to end, so that its workers end with it.
+
+    Returns:
+        The ended launcher, with its output as text.
     """
     paths = [str(TESTS.parent / "src"), str(TESTS), os.environ.get("PYTHONPATH", "")]
     settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
