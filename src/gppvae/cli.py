@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -160,6 +161,7 @@ def fit(
     checkpoint_seconds: float = typer.Option(30.0, min=0.0, help="Least time between checkpoints."),
     page: bool = typer.Option(True, "--report/--no-report", help="Write report.html and figures at the end."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Say how features are made and what was chosen."),
 ) -> None:
     """Fit a model to samples and the table that says what they are.
 
@@ -178,6 +180,9 @@ def fit(
         from gppvae.training.distributed import first_process
         from gppvae.training.folder import RunFolder
 
+        if verbose:
+            logging.basicConfig(format="%(message)s")
+            logging.getLogger("gppvae").setLevel(logging.INFO)
         folder = RunFolder(out)
         folder.check_writable()
         if not page or (out / REPORT).exists():
