@@ -3,6 +3,7 @@
 import threading
 from datetime import timedelta
 
+import pytest
 import torch.distributed as dist
 
 from gppvae.training.distributed import _agree
@@ -20,6 +21,13 @@ def meet(store: dist.Store, size: int) -> list[str]:
     for thread in threads:
         thread.join(30)
     return names
+
+
+def test_waiting_for_a_process_that_never_comes_ends() -> None:
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=0.1))
+    with pytest.raises(TimeoutError, match=r"expected 3 processes to meet, got no answer from \[1, 2\]"):
+        _agree(store, 0, 3)
 
 
 def test_every_start_has_a_name_of_its_own() -> None:

@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -121,7 +122,14 @@ def _agree(store: dist.Store, rank: int, size: int) -> str:
         return name
     name = uuid.uuid4().hex
     missing = set(range(1, size))
+    patience: timedelta = store.timeout  # type: ignore[attr-defined]
+    deadline = time.monotonic() + patience.total_seconds()
     while missing:
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"expected {size} processes to meet, got no answer from {sorted(missing)} in {patience}; "
+                "look for the error of those"
+            )
         for other in missing:
             if store.check([f"gppvae/ask/{other}"]):
                 store.set(f"gppvae/answer/{store.get(f'gppvae/ask/{other}').decode()}", name)
