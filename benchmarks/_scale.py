@@ -89,7 +89,8 @@ def summed_by_formula(model: GPPVAE, task: dict[str, Any]) -> int:
     inner_model, _ = model._fitted
     parameters = (*inner_model.autoencoder.parameters(), *inner_model.kernel.parameters(), inner_model.log_alpha)
     P = sum(p.numel() for p in parameters if p.requires_grad)
-    features = inner_model.features(inner_model.kernel.code(Table({"object": [0], "angle": [0.0]})))
+    views = Table({"object": np.zeros(16, dtype=int), "angle": np.arange(16) * 22.5})
+    features = inner_model.features(inner_model.kernel.code(views))
     Q, M, L = features.n_groups, sum(features.sizes), inner_model.latent_dim
     if task["inference"] == "exact":
         return P + 4 + Q * M * (2 * M + L) + 4
