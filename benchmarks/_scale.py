@@ -145,7 +145,7 @@ class GPProblem:
         self._clear()
         V_graph, Z = self._dense()
         V, alpha = V_graph.detach(), self.log_alpha.exp()
-        (n, rank), n_latents, a0 = V.shape, Z.shape[1], float(alpha)
+        (n, rank), n_latents, a0 = V.shape, Z.shape[1], float(alpha.detach())
         S = V.T @ V
         C = torch.linalg.cholesky(S + a0 * torch.eye(rank, dtype=V.dtype))
         solved = torch.cholesky_solve(S, C)
