@@ -56,7 +56,7 @@ def test_only_the_first_process_shows_progress(two: tuple[Path, str]) -> None:
 
 def test_a_killed_process_changes_nothing(two: tuple[Path, str], tmp_path: Path) -> None:
     """The second process dies by SIGKILL after five of the seven epochs of the second fit; both are started again."""
-    starts = torchrun(SCRIPT, tmp_path, 5, "global", "minibatch", restarts=1).stdout.split("\n")
-    assert starts.count("start 0") == starts.count("start 1") == 2
+    starts = torchrun(SCRIPT, tmp_path, 5, "global", "minibatch", restarts=1).stdout
+    assert starts.count("start 0") == starts.count("start 1") == 2, starts
     for name in ("minibatch", "global"):
         assert_same_run(two[0] / name, tmp_path / name)
