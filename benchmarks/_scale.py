@@ -7,7 +7,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ from torch import Tensor, nn
 from gppvae import GPPVAE, Phase
 from gppvae.data import arrays
 from gppvae.data.table import Rows, Table
+from gppvae.inference.minibatch import REFRESHES_PER_EPOCH
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
 from gppvae.prior.lowrank import gp_nll
 from gppvae.prior.statistics import Statistics, StatisticsSum, inner
 from gppvae.prior.statistics import statistics as sums_of
-from gppvae.training.distributed import first_process
+from gppvae.training.distributed import ProcessGroup, first_process
+from gppvae.training.loop import Trainer
 
 CHUNK = 8192
 OBJECTS = 400
@@ -37,9 +39,28 @@ def peak_bytes() -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
+class Counter:
+    """Counts the numbers that processes sum, and notes the count at the end of every epoch."""
+
+    def __init__(self) -> None:
+        self.total, self.at_epochs = 0, []
+        sum_, log = ProcessGroup.sum_, Trainer.log
+
+        def counted(world: ProcessGroup, tensors: Sequence[Tensor]) -> None:
+            self.total += sum(tensor.numel() for tensor in tensors)
+            sum_(world, tensors)
+
+        def logged(trainer: Trainer, row: dict[str, Any]) -> None:
+            self.at_epochs.append(self.total)
+            log(trainer, row)
+
+        ProcessGroup.sum_, Trainer.log = counted, logged  # type: ignore[method-assign]
+
+
 def train(task: dict[str, Any]) -> dict[str, Any]:
     """Epochs of one inference over a file; seconds of an epoch after the first, peak memory of the process."""
     arrays.IN_MEMORY_BYTES = 0  # from disk, however small
+    counter = Counter()
     samples = np.load(task["file"], mmap_mode="r")
     n = len(samples)
     table = {"object": np.arange(n) // 16 % OBJECTS, "angle": np.arange(n) % 16 * 22.5}
@@ -54,7 +75,28 @@ def train(task: dict[str, Any]) -> dict[str, Any]:
         device="cpu",
     ).fit(samples, table, progress=False)
     ends = [row["seconds"] for row in model.history_]
-    return {"seconds": statistics.median(np.diff(ends).tolist()), "peak_bytes": peak_bytes()}
+    return {
+        "seconds": statistics.median(np.diff(ends).tolist()),
+        "peak_bytes": peak_bytes(),
+        "summed": counter.at_epochs[-1] - counter.at_epochs[-2],
+        "summed_by_formula": summed_by_formula(model, task),
+    }
+
+
+def summed_by_formula(model: GPPVAE, task: dict[str, Any]) -> int:
+    """The last row of the table of costs in docs/scaling.md: gradients of P parameters with 4 loss terms, and
+    statistics with 4 sums."""
+    inner_model, _ = model._fitted
+    parameters = (*inner_model.autoencoder.parameters(), *inner_model.kernel.parameters(), inner_model.log_alpha)
+    P = sum(p.numel() for p in parameters if p.requires_grad)
+    views = Table({"object": np.zeros(16, dtype=int), "angle": np.arange(16) * 22.5})
+    features = inner_model.features(inner_model.kernel.code(views))
+    Q, M, L = features.n_groups, sum(features.sizes), inner_model.latent_dim
+    if task["inference"] == "exact":
+        return P + 4 + Q * M * (2 * M + L) + 4
+    steps = -(-task["N"] // task["batch_size"])
+    refreshes = -(-steps // max(1, steps // REFRESHES_PER_EPOCH))
+    return steps * (P + 4) + refreshes * (Q * M * (M + L) + 4)
 
 
 class GPProblem:
@@ -103,7 +145,7 @@ class GPProblem:
         self._clear()
         V_graph, Z = self._dense()
         V, alpha = V_graph.detach(), self.log_alpha.exp()
-        (n, rank), n_latents, a0 = V.shape, Z.shape[1], float(alpha)
+        (n, rank), n_latents, a0 = V.shape, Z.shape[1], float(alpha.detach())
         S = V.T @ V
         C = torch.linalg.cholesky(S + a0 * torch.eye(rank, dtype=V.dtype))
         solved = torch.cholesky_solve(S, C)

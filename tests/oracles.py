@@ -17,25 +17,30 @@ Covariance = Callable[[Row, Row], float]
 # -- covariance functions
 
 
-def distance(a: Row, b: Row, columns: Sequence[str]) -> float:
-    return float(np.sqrt(sum((a[c] - b[c]) ** 2 for c in columns)))
+Scales = float | Sequence[float]  # one for all columns, or one for each
 
 
-def rbf(columns: Sequence[str], lengthscale: float) -> Covariance:
-    return lambda a, b: float(np.exp(-(distance(a, b, columns) ** 2) / (2.0 * lengthscale**2)))
+def distance(a: Row, b: Row, columns: Sequence[str], lengthscale: Scales) -> float:
+    """In length scales."""
+    scales = [lengthscale] * len(columns) if isinstance(lengthscale, float) else lengthscale
+    return float(np.sqrt(sum(((a[c] - b[c]) / scale) ** 2 for c, scale in zip(columns, scales, strict=True))))
 
 
-def matern(columns: Sequence[str], nu: float, lengthscale: float) -> Covariance:
+def rbf(columns: Sequence[str], lengthscale: Scales) -> Covariance:
+    return lambda a, b: float(np.exp(-0.5 * distance(a, b, columns, lengthscale) ** 2))
+
+
+def matern(columns: Sequence[str], nu: float, lengthscale: Scales) -> Covariance:
     def k(a: Row, b: Row) -> float:
-        r = np.sqrt(2.0 * nu) * distance(a, b, columns) / lengthscale
+        r = np.sqrt(2.0 * nu) * distance(a, b, columns, lengthscale)
         polynomial = {0.5: 1.0, 1.5: 1.0 + r, 2.5: 1.0 + r + r**2 / 3.0}[nu]
         return float(polynomial * np.exp(-r))
 
     return k
 
 
-def rational_quadratic(columns: Sequence[str], alpha: float, lengthscale: float) -> Covariance:
-    return lambda a, b: float((1.0 + distance(a, b, columns) ** 2 / (2.0 * alpha * lengthscale**2)) ** -alpha)
+def rational_quadratic(columns: Sequence[str], alpha: float, lengthscale: Scales) -> Covariance:
+    return lambda a, b: float((1.0 + distance(a, b, columns, lengthscale) ** 2 / (2.0 * alpha)) ** -alpha)
 
 
 def periodic(column: str, period: float, lengthscale: float) -> Covariance:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,11 @@ import typer
 from gppvae.report.commands import reproduce_app
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from gppvae.estimator import GPPVAE
 
 BAD_INPUT, TRAINING_FAILED, INTERRUPTED = 2, 3, 130
+IMAGE_COLUMN_HELP = "Column of the table with the images' file names; without it they are sorted by name."
+IMAGE_SIZE_HELP = "Height and width to resize images to."
 
 app = typer.Typer(
     name="gppvae",
@@ -127,11 +127,15 @@ def demo(
 @app.command()
 def fit(
     table: Path = typer.Argument(help="CSV table, one row per sample; its columns are those the kernel names."),
-    data: Path = typer.Option(..., help="Samples as .npy: (N, values), (N, height, width) or with channels."),
+    data: Path = typer.Option(
+        ...,
+        help="Samples: a .npy file, an HDF5 file (faces.h5 or faces.h5:images), a .zarr array or a folder of images.",
+    ),
     kernel: str = typer.Option(..., help='Over columns, for example "Learned(person, 64) * FreeForm(pose)".'),
     out: Path = typer.Option(..., help="Run folder to make."),
     latent_dim: int | None = typer.Option(None, help="Latent dimensions."),
     network: str | None = typer.Option(None, help="auto, conv, wide, faces or mlp."),
+    width: int | None = typer.Option(None, help="Channels of every layer of the network."),
     inference: str | None = typer.Option(None, help="exact, minibatch, posterior or global."),
     schedule: str | None = typer.Option(None, help="joint or disjoint."),
     likelihood: str | None = typer.Option(None, help="gaussian, bernoulli, negative_binomial or perceptual."),
@@ -151,10 +155,13 @@ def fit(
     device: str | None = typer.Option(None, help="For example cuda; chosen when not given."),
     validation_fraction: float | None = typer.Option(None, help="Share of the rows held out at random."),
     validation_table: Path | None = typer.Option(None, help="CSV table of rows that are not trained on."),
-    validation_data: Path | None = typer.Option(None, help="Their samples, .npy."),
+    validation_data: Path | None = typer.Option(None, help="Their samples, of any kind that --data takes."),
+    image_column: str | None = typer.Option(None, help=IMAGE_COLUMN_HELP),
+    image_size: tuple[int, int] | None = typer.Option(None, help=IMAGE_SIZE_HELP),
     checkpoint_seconds: float = typer.Option(30.0, min=0.0, help="Least time between checkpoints."),
     page: bool = typer.Option(True, "--report/--no-report", help="Write report.html and figures at the end."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Say how features are made and what was chosen."),
 ) -> None:
     """Fit a model to samples and the table that says what they are.
 
@@ -162,19 +169,26 @@ def fit(
 
     Example: gppvae fit threes.csv --data threes.npy --kernel "Learned(digit, 8) * Periodic(angle, 360)"
     --validation-fraction 0.1 --out runs/threes
+
+    Under torchrun the same words train on several processes: torchrun --nproc-per-node 4 -m gppvae fit ...
     """
     given = {name: value for name, value in locals().items() if name in _ESTIMATOR_OPTIONS and value is not None}
     with one_sentence(continues=True):
         from gppvae.estimator import GPPVAE
         from gppvae.likelihoods import perceptual_from_file
         from gppvae.report.describe import REPORT
+        from gppvae.training.distributed import first_process
         from gppvae.training.folder import RunFolder
 
+        if verbose:
+            logging.basicConfig(format="%(message)s")
+            logging.getLogger("gppvae").setLevel(logging.INFO)
         folder = RunFolder(out)
         folder.check_writable()
         if not page or (out / REPORT).exists():
             folder.check_unfinished()
-        train, validation = _fit_data(table, data, kernel, validation_fraction, validation_table, validation_data, seed)
+        pairs = (table, data), (validation_table, validation_data)
+        train, validation = _fit_data(*pairs, kernel, validation_fraction, seed, _opener(image_column, image_size))
         if folder.finished():  # stopped after the fit, before its report
             model = GPPVAE.load(out)
         else:
@@ -182,6 +196,8 @@ def fit(
                 given["likelihood"] = perceptual_from_file(likelihood, feature_weights, feature_layers, pixel_var)
             model = GPPVAE(kernel, **given)
             model.fit(*train, validation=validation, out=out, progress=not quiet, checkpoint_seconds=checkpoint_seconds)
+        if not first_process():
+            return
         print(f"trained on {len(train[1])} samples of shape {model.shape_} in {model.fit_seconds_:.0f} s")
         print(f"model:  {out}")
         if page:
@@ -191,8 +207,8 @@ def fit(
 
 
 _ESTIMATOR_OPTIONS = (
-    "latent_dim", "network", "inference", "schedule", "likelihood", "pixel_var", "epochs", "warmup_epochs", "gp_epochs",
-    "lr", "prior_lr", "batch_size", "patience", "channels", "missing", "seed", "device",
+    "latent_dim", "network", "width", "inference", "schedule", "likelihood", "pixel_var", "epochs",
+    "warmup_epochs", "gp_epochs", "lr", "prior_lr", "batch_size", "patience", "channels", "missing", "seed", "device",
 )  # fmt: skip
 
 
@@ -218,9 +234,33 @@ def predict(
         check_free(out)
         model = GPPVAE.load(run)
         wanted = read_table(rows, _id_columns(model))
-        prediction = model.predict(wanted, n_samples, include_noise, seed)
-        names = write_predictions(out, prediction, rows.read_bytes(), images)
+        names = write_predictions(
+            out, lambda work: model.predict(wanted, n_samples, include_noise, seed, work), rows.read_bytes(), images
+        )
         print(f"{len(wanted)} predictions in {out}: {', '.join(names)}")
+
+
+@app.command()
+def encode(
+    run: Path = typer.Argument(help="Folder of a fitted model."),
+    data: Path = typer.Option(..., help="Samples, of any kind that `gppvae fit --data` takes."),
+    out: Path = typer.Option(..., help="Folder for mean.npy and std.npy; must not hold any yet."),
+    table: Path | None = typer.Option(None, help="CSV table with the column of image names, where there is one."),
+    image_column: str | None = typer.Option(None, help=IMAGE_COLUMN_HELP),
+    image_size: tuple[int, int] | None = typer.Option(None, help=IMAGE_SIZE_HELP),
+) -> None:
+    """Encode samples: means and standard deviations of their latents, in mean.npy and std.npy.
+
+    Example: gppvae encode runs/threes --data threes.npy --out latents
+    """
+    with one_sentence():
+        from gppvae.data.files import read_table
+        from gppvae.estimator import GPPVAE
+
+        model = GPPVAE.load(run)
+        samples = _opener(image_column, image_size)(data, None if table is None else read_table(table))
+        mean, _ = model.encode(samples, return_std=True, out=out)
+        print(f"{len(mean)} samples in {mean.shape[1]} latent dimensions in {out}: mean.npy, std.npy")
 
 
 @app.command()
@@ -253,45 +293,60 @@ def report(run: Path = typer.Argument(help="Folder of a fitted model.")) -> None
         print(f"report: {write_report(run, title=run.name)}")
 
 
+def _opener(image_column: str | None, image_size: tuple[int, int] | None) -> Callable[[Path, Any], Any]:
+    """Opens samples; those of an image folder may be named by a column of their table."""
+    from gppvae.data.open import open_samples
+    from gppvae.data.table import Table
+
+    def opened(data: Path, frame: Any) -> Any:
+        if image_column is not None and frame is None:
+            raise ValueError("expected --table beside --image-column, got none; give the table with that column")
+        names = None if image_column is None else [str(name) for name in Table(frame)[image_column]]
+        return open_samples(data, image_size, names)
+
+    return opened
+
+
+Pair = tuple[Any, Any]
+
+
 def _fit_data(
-    table: Path,
-    data: Path,
+    training: tuple[Path, Path],
+    validation: tuple[Path | None, Path | None],
     kernel: str,
     fraction: float | None,
-    validation_table: Path | None,
-    validation_data: Path | None,
     seed: int | None,
-) -> tuple[tuple[Any, pd.DataFrame], tuple[Any, pd.DataFrame] | None]:
-    """Training and validation data, each (samples, table)."""
+    opened: Callable[[Path, Any], Any],
+) -> tuple[Pair, Pair | None]:
+    """Training and validation data, each (samples, table), from (table, data) each."""
+    from gppvae.data.files import read_table
     from gppvae.data.subset import Subset, hold_out
     from gppvae.data.table import Table
     from gppvae.kernels.columns import IdLeaf
     from gppvae.kernels.parse import parse_kernel
 
-    if (validation_table is None) != (validation_data is None):
+    def pair(table: Path, data: Path) -> Pair:
+        frame = read_table(table, ids)
+        samples = opened(data, frame)
+        n_samples = samples.shape[0] if samples.shape else 0
+        if n_samples != len(frame):
+            raise ValueError(
+                f"expected one row of {table} per sample of {data}, got {len(frame)} rows and {n_samples} samples"
+            )
+        return samples, frame
+
+    if (validation[0] is None) != (validation[1] is None):
         raise ValueError("expected --validation-table and --validation-data together, got only one of them; give both")
-    if fraction is not None and validation_table is not None:
+    if fraction is not None and validation[0] is not None:
         raise ValueError("expected --validation-fraction or --validation-table, got both; choose one")
     ids = [leaf.column for leaf in parse_kernel(kernel).leaves() if isinstance(leaf, IdLeaf)]
-    samples, frame = _read_pair(table, data, ids)
-    if validation_table is not None and validation_data is not None:
-        return (samples, frame), _read_pair(validation_table, validation_data, ids)
+    samples, frame = pair(*training)
+    if validation[0] is not None and validation[1] is not None:
+        return (samples, frame), pair(validation[0], validation[1])
     if fraction is None:
         return (samples, frame), None
     kept, held = hold_out(Table(frame), fraction, ids, seed or 0)
     return (Subset(samples, kept), frame.iloc[kept]), (Subset(samples, held), frame.iloc[held])
-
-
-def _read_pair(table: Path, data: Path, ids: list[str]) -> tuple[np.ndarray, pd.DataFrame]:
-    from gppvae.data.files import read_array, read_table
-
-    frame, samples = read_table(table, ids), read_array(data)
-    n_samples = samples.shape[0] if samples.ndim else 0
-    if n_samples != len(frame):
-        raise ValueError(
-            f"expected one row of {table} per sample of {data}, got {len(frame)} rows and {n_samples} samples"
-        )
-    return samples, frame
 
 
 def _id_columns(model: GPPVAE) -> list[str]:

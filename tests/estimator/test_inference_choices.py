@@ -268,3 +268,10 @@ def test_a_plan_without_a_gaussian_process_is_told_before_training(settings: dic
     with pytest.raises(ValueError, match="a phase that fits the Gaussian process"):
         model.fit(images, table, progress=False)
     assert model.history_ == []
+
+
+def test_distillation_cannot_come_first() -> None:
+    """It fits the encoder to a q(B) that nobody has made yet."""
+    phases = [Phase("encoder", "distill", 1, {"encoder": 1e-3}), Phase("global", "global", 1, {"weights": 1e-2})]
+    with pytest.raises(ValueError, match=r"phase 'encoder' \(distill\) needs a phase before it .*; put .*global"):
+        make("global", phases=phases).fit(*spots(4, 8), progress=False)

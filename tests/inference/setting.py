@@ -23,6 +23,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "free form * learned + linear": lambda: FreeForm("pose") * Learned("person", 2) + 0.5 * Linear("time"),
     "sum of products": lambda: Learned("person", 2, normalize=True) * RBF("time", lengthscale=0.7) + 0.3 * Constant(),
     "few anchors": lambda: Learned("person", 2) * Matern("time", lengthscale=0.9, max_anchors=4),
+    "few functions": lambda: Learned("person", 2) * RBF("time", lengthscale=0.9, basis="hilbert", max_anchors=5),
 }
 
 

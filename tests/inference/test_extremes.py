@@ -77,7 +77,7 @@ def test_the_term_keeps_its_digits(table: str, alpha: float) -> None:
 def test_the_nugget_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     model, epoch = setting(TABLES["one sample per view"], 0.1)
     with caplog.at_level(logging.INFO, logger="gppvae"):
-        tell_cost(model.kernel, epoch.rows, model.split, L)
+        tell_cost(model, epoch.rows)
     assert "nugget 1e-08" in caplog.text and "30 anchors at its distinct values" in caplog.text
     assert f"H = {model.kernel.rank}" in caplog.text
 
@@ -86,8 +86,10 @@ def test_many_features_are_warned_of() -> None:
     kernel = parse_kernel("Learned(object, 70) * FreeForm(view)")
     table = Table({"object": np.arange(60) % 2, "view": np.arange(60) % 30})
     kernel.bind(table, torch.Generator().manual_seed(0))
+    model = GPPriorVAE(setting(TABLES["duplicated rows"], 0.1)[0].autoencoder, kernel, 0.1, 4)
+    model.split = "view (id)"
     with pytest.warns(UserWarning, match=r"H = 2100 features: expect about 0\.\d GiB and [\d.]+ s for every step"):
-        tell_cost(kernel, kernel.code(table), "view (id)", 4)
+        tell_cost(model, kernel.code(table))
 
 
 def test_costs_count_what_they_say() -> None:

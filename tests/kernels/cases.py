@@ -56,10 +56,9 @@ def by_level(leaf: IdLeaf, values: torch.Tensor) -> dict[str, Array]:
     return dict(zip(leaf.levels, values.detach().numpy(), strict=True))
 
 
-def _start(rows: list[Row], names: tuple[str, ...]) -> float:
-    """The spread of the columns, where the length scale starts when none is given."""
-    values = np.array([[row[c] for c in names] for row in rows])
-    return float(values.std())
+def _start(rows: list[Row], names: tuple[str, ...]) -> list[float]:
+    """The spread of each column, where its length scale starts when none is given."""
+    return [float(np.std([row[c] for row in rows])) for c in names]
 
 
 ALL_KERNELS: dict[str, Case] = {
@@ -76,6 +75,10 @@ ALL_KERNELS: dict[str, Case] = {
     ),
     "Matern 2.5": Case(
         lambda: Matern("time", "place", lengthscale=0.7), lambda k, t: oracles.matern(("time", "place"), 2.5, 0.7)
+    ),
+    "RationalQuadratic of two columns": Case(
+        lambda: RQ("time", "place"),
+        lambda k, t: oracles.rational_quadratic(("time", "place"), 1.0, _start(t, ("time", "place"))),
     ),
     "RationalQuadratic": Case(
         lambda: RQ("place", alpha=0.6, lengthscale=0.9), lambda k, t: oracles.rational_quadratic(("place",), 0.6, 0.9)

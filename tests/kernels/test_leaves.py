@@ -101,6 +101,10 @@ def test_text_in_a_numeric_column_points_to_id_kernels() -> None:
         (lambda: RBF("t", lengthscale=0.0), r"positive lengthscale, got 0\.0"),
         (lambda: RBF("t", lengthscale=float("nan")), "positive lengthscale, got nan"),
         (lambda: RBF("t", max_anchors=0), "max_anchors of at least 1, got 0"),
+        (lambda: RBF("t", basis="fourier"), "basis of auto, anchors, hilbert, got 'fourier'"),
+        (lambda: Periodic("t", 1.0, basis="hilbert"), "basis of auto, anchors, fourier, got 'hilbert'"),
+        (lambda: RationalQuadratic("t", basis="hilbert"), "one column needs a basis of auto, anchors, got"),
+        (lambda: Matern("t", "u", basis="hilbert"), "2 columns needs a basis of auto, anchors, got"),
         (lambda: Matern("t", nu=1.0), r"nu of 0\.5, 1\.5 or 2\.5, got 1\.0"),
         (lambda: RationalQuadratic("t", alpha=-1.0), r"positive alpha, got -1\.0"),
         (lambda: Periodic("t", 0.0), r"positive period_length, got 0\.0"),
@@ -172,6 +176,8 @@ def test_the_period_is_not_learned_and_the_length_scale_is() -> None:
         lambda: FreeForm("pose") + 0.5 * RBF("time", lengthscale=1.0) * Linear("place"),
         lambda: Matern("place", nu=1.5, lengthscale=2.0) * Learned("pose", 2, normalize=True),
         lambda: RationalQuadratic("place", lengthscale=1.5) * RBF("time", lengthscale=0.7),
+        lambda: RBF("time", "place") + Matern("place", nu=1.5, lengthscale=2.0, basis="hilbert"),
+        lambda: Periodic("angle", 360, lengthscale=0.6, basis="fourier") * RBF("time", basis="hilbert"),
     ],
 )
 def test_gradients_of_all_parameters_by_differences(write) -> None:

@@ -57,6 +57,12 @@ def test_the_nugget_survives_the_text() -> None:
     assert parse(RBF("a", jitter=1e-4).text()).jitter == 1e-4
 
 
+def test_the_basis_survives_the_text() -> None:
+    for kernel in (RBF("a", basis="hilbert"), Periodic("a", 2.0, basis="fourier"), Matern("a", basis="anchors")):
+        assert parse(kernel.text()).basis == kernel.basis
+    assert parse("RBF(a, basis=hilbert)").basis == "hilbert"
+
+
 def test_bare_and_quoted_columns_are_the_same() -> None:
     assert (
         parse("Learned(person, 64) * FreeForm(pose)").text()

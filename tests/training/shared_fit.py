@@ -68,6 +68,7 @@ def forbid_writing() -> None:
 
 if __name__ == "__main__":
     folder, epochs = Path(sys.argv[1]), int(sys.argv[2])
+    print("start", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
     if epochs:
         die_after(epochs)
     if not current_world().first:

@@ -11,6 +11,7 @@ from gppvae import GPPVAE
 from gppvae.training.checkpoint import read_tensors
 from processes import torchrun
 from training.shared_fit import fit
+from training.test_resume import assert_same_run
 
 SCRIPT = Path(__file__).parent / "shared_fit.py"
 
@@ -51,3 +52,11 @@ def test_two_processes_write_the_file_of_one(inference: str, two: tuple[Path, st
 
 def test_only_the_first_process_shows_progress(two: tuple[Path, str]) -> None:
     assert two[1].count("joint epoch 3/3") == 1 and two[1].count("global epoch 3/3") == 1
+
+
+def test_a_killed_process_changes_nothing(two: tuple[Path, str], tmp_path: Path) -> None:
+    """The second process dies by SIGKILL after five of the seven epochs of the second fit; both are started again."""
+    starts = torchrun(SCRIPT, tmp_path, 5, "global", "minibatch", restarts=1).stdout
+    assert starts.count("start 0") == starts.count("start 1") == 2, starts
+    for name in ("minibatch", "global"):
+        assert_same_run(two[0] / name, tmp_path / name)

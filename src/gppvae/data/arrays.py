@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gppvae.data.images import ImageFiles, is_path_list
 from gppvae.data.stored import reader_of
+from gppvae.data.subset import Subset
 from gppvae.data.world import ALONE, World
 
 IN_MEMORY_BYTES = 1 << 30
@@ -32,7 +33,7 @@ class Samples:
     def __init__(self, data: Any, channels: str = "first", scale: float | None = None, missing: str = "error") -> None:
         if is_path_list(data):
             data = ImageFiles(data)
-        if isinstance(data, ImageFiles):
+        if isinstance(data.data if isinstance(data, Subset) else data, ImageFiles):
             channels = "first"
         if isinstance(data, (list, tuple)):
             data = np.asarray(data)

@@ -1,4 +1,4 @@
-"""Tables and arrays from files, with one clear sentence when a file is not what it should be."""
+"""Tables from files, with one clear sentence when a file is not what it should be."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 
@@ -37,24 +36,6 @@ def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> 
         if name in table:
             table[name] = table[name].str.replace(r"^([-+]?\d+)\.0+$", r"\1", regex=True)
     return table
-
-
-def read_array(path: str | os.PathLike[str]) -> np.ndarray:
-    """The array of a .npy file as a read-only memory map; nothing is unpickled."""
-    file = _existing(path, "a .npy array")
-    try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError):
-        raise ValueError(
-            f"expected a whole .npy file of numbers at {file}, got one that is cut short, pickled or of another kind; "
-            "write it with numpy.save"
-        ) from None
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise ValueError(
-            f"expected one array in a .npy file at {file}, got an archive of several; save the one you need"
-        )
-    return array
 
 
 def _existing(path: str | os.PathLike[str], what: str) -> Path:

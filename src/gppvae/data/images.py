@@ -36,12 +36,19 @@ class ImageFiles:
         self.dtype = np.dtype(np.uint8)
 
     @classmethod
-    def in_folder(cls, folder: str | os.PathLike[str], size: tuple[int, int] | None = None) -> ImageFiles:
-        """All images of a folder, sorted by name; rows of the table must be in that order."""
-        names = sorted(path for path in Path(folder).iterdir() if path.suffix.lower() in SUFFIXES)
-        if not names:
+    def in_folder(
+        cls,
+        folder: str | os.PathLike[str],
+        size: tuple[int, int] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> ImageFiles:
+        """The images of these names; all of a folder, sorted by name, when no names are given."""
+        if names is not None:
+            return cls([Path(folder) / name for name in names], size)
+        found = sorted(path for path in Path(folder).iterdir() if path.suffix.lower() in SUFFIXES)
+        if not found:
             raise ValueError(f"expected image files in {folder}, found none; their names end in {', '.join(SUFFIXES)}")
-        return cls(names, size)
+        return cls(found, size)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -65,7 +72,7 @@ class ImageFiles:
         elif (pixels.height, pixels.width) != self.size:
             raise ValueError(
                 f"expected images of {height} x {width} pixels, got {pixels.height} x {pixels.width} in {path}; "
-                "pass ImageFiles(paths, size=(height, width)) to resize them"
+                "pass ImageFiles(paths, size=(height, width)) or --image-size to resize them"
             )
         array = np.asarray(pixels)
         return array.transpose(2, 0, 1) if self.colour else array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ from gppvae.data.images import ImageFiles
 HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
 
 
-def open_samples(path: str | os.PathLike[str], image_size: tuple[int, int] | None = None) -> Any:
+def open_samples(
+    path: str | os.PathLike[str], image_size: tuple[int, int] | None = None, names: Sequence[str] | None = None
+) -> Any:
     """An array-like over the samples in a file or folder.
 
     Args:
         path: a .npy file (memory-mapped), an HDF5 file (`faces.h5`, or `faces.h5:images` to name the data set), a
             Zarr array (a folder or file ending in .zarr) or a folder of images, sorted by name.
         image_size: (height, width) to resize images of a folder to.
+        names: of the images in the folder, one per row of the table, instead of all of them sorted.
     """
     text = os.fspath(path)
     name, _, inside = text.rpartition(":") if Path(text.rpartition(":")[0]).suffix in HDF5_SUFFIXES else (text, "", "")
@@ -28,13 +32,14 @@ def open_samples(path: str | os.PathLike[str], image_size: tuple[int, int] | Non
     if not file.exists():
         what = "a .npy array" if file.suffix == ".npy" else "samples"
         raise FileNotFoundError(f"expected {what} at {file}, found no such file")
+    images = file.is_dir() and file.suffix != ".zarr"
+    if not images and (names is not None or image_size is not None):
+        raise ValueError(f"expected a folder of images at {file}, got a file; names and sizes are for images only")
+    if images:
+        return ImageFiles.in_folder(file, image_size, names)
     if file.suffix in HDF5_SUFFIXES:
         return _hdf5(file, inside)
-    if file.suffix == ".zarr":
-        return _zarr(file)
-    if file.is_dir():
-        return ImageFiles.in_folder(file, image_size)
-    return _npy(file)
+    return _zarr(file) if file.suffix == ".zarr" else _npy(file)
 
 
 def _npy(file: Path) -> np.ndarray:

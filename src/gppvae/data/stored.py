@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from gppvae.data.subset import Subset
+
 UNIT_BYTES = 1 << 18  # chunks smaller than this are read several at a time
 BUFFER_BYTES = 32 << 20  # of chunks that are shuffled together; twice as much is kept
 
@@ -155,8 +157,27 @@ class PointReader(Reader):
         return np.asarray(self.data[start:stop])
 
 
+class SubsetReader(Reader):
+    """Some rows of an array that has a reader of its own, so that a part is read as fast as the whole."""
+
+    def __init__(self, data: Subset) -> None:
+        self.index, self._whole = data.index, reader_of(data.data)
+        share = len(data) / max(1, data.data.shape[0])
+        in_order = bool((np.diff(data.index) > 0).all())
+        self.unit_rows = max(1, round(self._whole.unit_rows * share)) if in_order else 1
+        self.buffer_units, self.threads = self._whole.buffer_units, self._whole.threads
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        return self._whole.rows(self.index[index])
+
+    def block(self, start: int, stop: int) -> np.ndarray:
+        return self._whole.rows(self.index[start:stop])
+
+
 def reader_of(data: Any) -> Reader:
     """The reader that suits an array-like."""
+    if isinstance(data, Subset):
+        return SubsetReader(data)
     if isinstance(data, np.ndarray):
         return MapReader(data) if isinstance(data, np.memmap) and MapReader.suits(data) else ArrayReader(data)
     chunks = getattr(data, "chunks", None)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from gppvae.data.table import Rows
-from gppvae.kernels.base import Kernel
 from gppvae.kernels.stationary import StationaryLeaf
+from gppvae.models.gppvae import GPPriorVAE
 from gppvae.training.distributed import first_process
 
 LARGE_RANK = 2048
@@ -46,18 +46,19 @@ class GPCost:
         return CUBES * self.rank**3 + 4.0 * self.rank**2 * self.n_latents + 4.0 * self.groups * self.rank**2
 
 
-def tell_cost(kernel: Kernel, rows: Rows, split: str | None, n_latents: int) -> None:
+def tell_cost(model: GPPriorVAE, rows: Rows) -> None:
     """Log how features are made; warn when the rank is so large that each step will be felt."""
     if not first_process():
         return
-    features = kernel.features(rows[:1], split)
-    cost = GPCost(features.rank, features.n_groups, sum(features.sizes), n_latents)
-    log.info("features: H = %d of width %d, summed in %d groups by %s", cost.rank, cost.width, cost.groups, split)
-    for leaf in kernel.leaves():
+    features = model.features(rows[:1])
+    cost = GPCost(features.rank, features.n_groups, sum(features.sizes), model.latent_dim)
+    by = f"summed in {cost.groups} groups by {model.split}" if model.split else "summed at once"
+    log.info("features: H = %d of width %d, %s", cost.rank, cost.width, by)
+    if model.complete_design:
+        log.info("complete design: the GP term is made of eigenvalues of two small Gram matrices")
+    for leaf in model.kernel.leaves():
         if isinstance(leaf, StationaryLeaf):
-            how = "its distinct values" if leaf.complete else "k-means centres"
-            nugget = f"nugget {leaf.jitter:g} on their covariance"
-            log.info("%s: %d anchors at %s, %s", leaf.text(), leaf.rank, how, nugget)
+            log.info("%s: %s", leaf.text(), leaf.describe_features())
     if cost.rank > LARGE_RANK:
         seconds = cost.operations / _operations_per_second()
         warnings.warn(

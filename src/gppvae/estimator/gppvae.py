@@ -27,7 +27,6 @@ from gppvae.estimator.saving import (
     save_model,
 )
 from gppvae.estimator.validation import known_rows, same_length, validator
-from gppvae.inference import INFERENCES
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
 from gppvae.likelihoods import Gaussian, Likelihood
@@ -37,7 +36,7 @@ from gppvae.models.vae import Autoencoder
 from gppvae.prior.posterior import WeightPosterior, prior_weights, weight_posterior
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import CONFIG, RunFolder
-from gppvae.training.phases import Phase, plan
+from gppvae.training.phases import Phase, check_phases, plan
 
 CALIBRATION_ROWS = 256
 INFERENCE_CHOICES = ("global", "minibatch", "posterior", "exact")
@@ -144,8 +143,8 @@ class GPPVAE(Estimator):
         model.kernel.to(self._gp_device())
         model.log_alpha.data = model.log_alpha.data.to(self._gp_device())
         rows = kernel.code(rows_table)
-        model.split = kernel.best_split(rows, self.batch_size)
-        tell_cost(kernel, rows, model.split, self.latent_dim)
+        model.arrange(rows, self.batch_size)
+        tell_cost(model, rows)
         validate = None
         if validation is not None:
             held_out = self._samples(validation[0]), Table(validation[1])
@@ -218,8 +217,7 @@ class GPPVAE(Estimator):
             raise ValueError(f"inference must be one of {', '.join(INFERENCE_CHOICES)}, got {self.inference!r}")
         for name in ("epochs", "warmup_epochs", "gp_epochs"):
             _whole(name, getattr(self, name), 0)
-        if not any(INFERENCES[phase.inference].conditions for phase in self._phases()):
-            raise ValueError("expected a phase that fits the Gaussian process, got none; raise gp_epochs or epochs")
+        check_phases(self._phases())
 
     def _phases(self) -> list[Phase]:
         if self.phases is not None:

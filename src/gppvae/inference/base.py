@@ -59,11 +59,13 @@ class Inference(nn.Module):
     Attributes:
         name: what `inference=` says.  sweeps: passes over the data per epoch, for the progress bar.
         conditions: whether a phase of it ends with q(B) of its own.
+        follows: whether it needs the q(B) of a phase before.
     """
 
     name: str
     sweeps: int = 1
     conditions: bool = False
+    follows: bool = False
 
     def start(self, epoch: Epoch, weights: WeightPosterior | None) -> None:
         """Called once before the first epoch of a phase, also when a run is resumed inside it.

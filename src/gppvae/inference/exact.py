@@ -19,7 +19,6 @@ from gppvae.inference.base import (
     sum_statistics,
 )
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.lowrank import gp_nll
 from gppvae.prior.statistics import Statistics, inner
 
 
@@ -74,11 +73,10 @@ def pull_back(model: GPPriorVAE, totals: Statistics, epoch: Epoch) -> tuple[Tens
 
     Returns:
         gp_nll and neg_log_prior (this process's share), and the gradient as Statistics.
-    Cost: O(H^3 + H^2 L).
+    Cost: O(H^3 + H^2 L), less for a complete design.
     """
     outer, sums = totals.outer.requires_grad_(), totals.sums.requires_grad_()
-    features = model.features(epoch.rows[:1])
-    value = gp_nll(Statistics(outer, sums, totals.n_latents), features.tables, features.sizes)
+    value = model.gp_nll(Statistics(outer, sums, totals.n_latents), epoch.rows)
     penalty = model.kernel.neg_log_prior()
     world = epoch.world
     ((value + penalty) * world.share / epoch.n_rows).backward()

@@ -62,6 +62,7 @@ class Distill(Inference):
     """
 
     name = "distill"
+    follows = True
 
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__()

@@ -1,23 +1,29 @@
-"""Kernels over numeric columns on GPyTorch's covariance functions, through anchors.
+"""Kernels over numeric columns on GPyTorch's covariance functions, through anchors or a series of functions.
 
 With anchors u and K_uu = L_u L_u', features are v(w) = L_u^-1 k(u, w), so v v' equals k on the anchors; what
-they miss elsewhere is the residual (FITC). Anchors are the distinct training values while these are few,
-k-means centres otherwise. Source: Snelson and Ghahramani 2006; docs/math.md.
+they miss elsewhere is the residual (FITC). Anchors are the distinct training values while these are few; beyond
+that a series (series.py) where it needs fewer functions than `max_anchors`, k-means centres otherwise.
+Source: Snelson and Ghahramani 2006; docs/math.md.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import gpytorch
 import numpy as np
 import torch
 from scipy.cluster.vq import kmeans2
+from scipy.optimize import brentq
 from torch import Tensor
 
 from gppvae.data.table import Column, Table, distinct_rows
 from gppvae.kernels.base import Leaf
 from gppvae.kernels.columns import code_numeric
+from gppvae.kernels.series import LONGER, LOST, SHORTER, Series, fourier, plan_fourier, plan_sines, sines
+
+SHOWN = 64  # values of a column with a series that reports look at
 
 
 class StationaryLeaf(Leaf):
@@ -28,9 +34,16 @@ class StationaryLeaf(Leaf):
         base: GPyTorch covariance function.
         options: the arguments as the user wrote them, for `text`.
         fixed: keep the hyper-parameters where they start.
-        max_anchors: most anchors to use, R.
+        max_anchors: most anchors (or functions of a series) to use, R.
         jitter: nugget on K_uu; the variance it takes from the features comes back as residual.
+        basis: "auto", "anchors", or the name of the kernel's series.
+
+    Attributes:
+        series_name: of the series this kernel has over one column, if any.
+        series: the one in use; None with anchors.
     """
+
+    series_name: str | None = None
 
     def __init__(
         self,
@@ -40,6 +53,7 @@ class StationaryLeaf(Leaf):
         fixed: bool,
         max_anchors: int,
         jitter: float,
+        basis: str = "auto",
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -47,12 +61,17 @@ class StationaryLeaf(Leaf):
             raise ValueError(f"{name} needs column names, got {columns}; write for example {name}('time')")
         if not isinstance(max_anchors, int) or max_anchors < 1:
             raise ValueError(f"{name} needs whole max_anchors of at least 1, got {max_anchors!r}; use for example 64")
+        bases = ("auto", "anchors", *([self.series_name] if self.series_name and len(columns) == 1 else []))
+        if basis not in bases:
+            over = "one column" if len(columns) == 1 else f"{len(columns)} columns"
+            raise ValueError(f"{name} of {over} needs a basis of {', '.join(bases)}, got {basis!r}; leave it at auto")
         self.columns_read = columns
         self.base = base.double()
         self.options, self.fixed = options, bool(fixed)
         if self.fixed:
             self.base.requires_grad_(False)
-        self.max_anchors, self.jitter = max_anchors, jitter
+        self.max_anchors, self.jitter, self.basis = max_anchors, jitter, basis
+        self.series: Series | None = None
         self.anchors: Tensor
         self.register_buffer("anchors", torch.zeros(0, len(columns), dtype=torch.float64))
 
@@ -62,7 +81,7 @@ class StationaryLeaf(Leaf):
 
     @property
     def rank(self) -> int:
-        return self.anchors.shape[0]
+        return self.anchors.shape[0] if self.series is None else self.series.n
 
     def text(self) -> str:
         words = [repr(column) for column in self.columns_read]
@@ -72,16 +91,50 @@ class StationaryLeaf(Leaf):
             words.append(f"max_anchors={self.max_anchors}")
         if self.jitter != 1e-8:
             words.append(f"jitter={self.jitter!r}")
+        if self.basis != "auto":
+            words.append(f"basis={self.basis!r}")
         return f"{type(self).__name__}({', '.join(words)})"
 
     def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
         values = table.numeric(self.columns_read)
         distinct, _ = distinct_rows(values)
-        self.complete = len(distinct) <= self.max_anchors
-        anchors = distinct if self.complete else self._centres(values, distinct)
-        self.anchors = torch.from_numpy(anchors)
         if "lengthscale" not in self.options:
             self._start_lengthscale(values)
+        self.series = self._choose_series(distinct)
+        few = len(distinct) <= self.max_anchors
+        self.complete = few and self.series is None
+        if self.series is not None:  # values that reports show
+            distinct = distinct[np.linspace(0, len(distinct) - 1, min(len(distinct), SHOWN)).astype(int)]
+        anchors = distinct if few or self.series is not None else self._centres(values, distinct)
+        self.anchors = torch.from_numpy(anchors)
+
+    def _choose_series(self, distinct: np.ndarray) -> Series | None:
+        """The series that was asked for, or that needs fewer features than anchors would."""
+        if self.basis == "anchors" or self.series_name is None or len(self.columns_read) > 1:
+            return None
+        if self.basis == "auto" and len(distinct) <= self.max_anchors:
+            return None
+        lengthscale = float(self.base.lengthscale.detach())
+        shorter, longer = (1.0, 1.0) if self.fixed else (SHORTER, LONGER)
+        series = self.plan_series(distinct, lengthscale / shorter, lengthscale * longer)
+        if series.n <= self.max_anchors:
+            return series
+        return None if self.basis == "auto" else replace(series, n=self.max_anchors)
+
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float) -> Series:
+        """The series that serves these values (D, 1) and length scales."""
+        raise NotImplementedError
+
+    def series_features(self, values: Tensor, series: Series) -> Tensor:
+        raise NotImplementedError
+
+    def describe_features(self) -> str:
+        """How features are made, in a few words."""
+        if self.series is not None:
+            low, high = (self.series.centre + side * self.series.half_width for side in (-1, 1))
+            return f"{self.rank} functions of a {self.series_name} series on {low:.4g} to {high:.4g}"
+        how = "its distinct values" if self.complete else "k-means centres"
+        return f"{self.rank} anchors at {how}, nugget {self.jitter:g} on their covariance"
 
     def _centres(self, values: np.ndarray, distinct: np.ndarray) -> np.ndarray:
         spread = values.std(axis=0) + 1e-12
@@ -90,9 +143,8 @@ class StationaryLeaf(Leaf):
         return np.unique(centres * spread, axis=0)
 
     def _start_lengthscale(self, values: np.ndarray) -> None:
-        spread = float(values.std())
-        if spread > 0:
-            self.base.lengthscale = spread
+        spread = values.std(axis=0)
+        self.base.lengthscale = torch.from_numpy(np.where(spread > 0, spread, 1.0))
 
     def code_leaf(self, table: Table) -> Column:
         return code_numeric(table, self.columns_read)
@@ -101,6 +153,8 @@ class StationaryLeaf(Leaf):
         return self.base.forward(a, b)  # a call would wrap the same matrix in a lazy one, at twice the time
 
     def factor(self, values: Tensor) -> Tensor:
+        if self.series is not None:
+            return self.series_features(values.to(self.anchors.dtype), self.series)
         eye = torch.eye(self.rank, dtype=torch.float64, device=self.anchors.device)
         k_uu = self.covariance(self.anchors, self.anchors)
         L_u = torch.linalg.cholesky(k_uu + self.jitter * eye)
@@ -112,15 +166,22 @@ class StationaryLeaf(Leaf):
         return torch.ones(values.shape[0], dtype=torch.float64, device=values.device)
 
     def extra_state(self) -> dict[str, object]:
-        return {"complete": self.complete}
+        return {"complete": self.complete, "series": None if self.series is None else self.series.to_json()}
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
         self.complete = bool(extra["complete"])
+        saved = extra.get("series")
+        self.series = Series.from_json(saved) if isinstance(saved, list) else None
         self.anchors = torch.zeros_like(tensors["anchors"])
 
 
 class RBF(StationaryLeaf):
-    """Squared exponential, exp(-d^2 / (2 l^2)). Without `lengthscale` it starts at the column's spread."""
+    """Squared exponential, exp(-d^2 / (2 l^2)), each column with a length scale l of its own.
+
+    Without `lengthscale` they start at the columns' spreads.
+    """
+
+    series_name = "hilbert"
 
     def __init__(
         self,
@@ -129,14 +190,24 @@ class RBF(StationaryLeaf):
         fixed: bool = False,
         max_anchors: int = 64,
         jitter: float = 1e-8,
+        basis: str = "auto",
     ) -> None:
-        base = gpytorch.kernels.RBFKernel()
-        super().__init__(columns, base, _given(lengthscale=lengthscale), fixed, max_anchors, jitter)
+        base = gpytorch.kernels.RBFKernel(ard_num_dims=len(columns) or None)
+        super().__init__(columns, base, _given(lengthscale=lengthscale), fixed, max_anchors, jitter, basis)
         _set_positive(self, base, lengthscale=lengthscale)
+
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float) -> Series:
+        reach = math.sqrt(-2.0 * math.log(LOST))
+        return plan_sines(distinct.min(), distinct.max(), shortest, longest, math.inf, reach)
+
+    def series_features(self, values: Tensor, series: Series) -> Tensor:
+        return sines(values, series, self.base.lengthscale, math.inf)
 
 
 class Matern(StationaryLeaf):
-    """Matern covariance with smoothness nu of 0.5, 1.5 or 2.5."""
+    """Matern covariance with smoothness nu of 0.5, 1.5 or 2.5, each column with a length scale of its own."""
+
+    series_name = "hilbert"
 
     def __init__(
         self,
@@ -146,12 +217,24 @@ class Matern(StationaryLeaf):
         fixed: bool = False,
         max_anchors: int = 64,
         jitter: float = 1e-8,
+        basis: str = "auto",
     ) -> None:
         if nu not in (0.5, 1.5, 2.5):
             raise ValueError(f"Matern needs nu of 0.5, 1.5 or 2.5, got {nu}; 2.5 is the smoothest")
-        base = gpytorch.kernels.MaternKernel(nu=nu)
-        super().__init__(columns, base, {"nu": nu} | _given(lengthscale=lengthscale), fixed, max_anchors, jitter)
+        base = gpytorch.kernels.MaternKernel(nu=nu, ard_num_dims=len(columns) or None)
+        super().__init__(columns, base, {"nu": nu} | _given(lengthscale=lengthscale), fixed, max_anchors, jitter, basis)
+        self.nu = nu
         _set_positive(self, base, lengthscale=lengthscale)
+
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float) -> Series:
+        unit = gpytorch.kernels.MaternKernel(nu=self.nu).double()
+        unit.lengthscale = 1.0
+        zero = torch.zeros(1, 1, dtype=torch.float64)
+        reach = brentq(lambda r: float(unit.forward(zero, zero + r).detach()) - LOST, 0.0, 20.0)
+        return plan_sines(distinct.min(), distinct.max(), shortest, longest, 2.0 * self.nu, reach)
+
+    def series_features(self, values: Tensor, series: Series) -> Tensor:
+        return sines(values, series, self.base.lengthscale, 2.0 * self.nu)
 
 
 class RationalQuadratic(StationaryLeaf):
@@ -165,9 +248,10 @@ class RationalQuadratic(StationaryLeaf):
         fixed: bool = False,
         max_anchors: int = 64,
         jitter: float = 1e-8,
+        basis: str = "auto",
     ) -> None:
-        base = gpytorch.kernels.RQKernel()
-        super().__init__(columns, base, _given(alpha=alpha, lengthscale=lengthscale), fixed, max_anchors, jitter)
+        base = gpytorch.kernels.RQKernel(ard_num_dims=len(columns) or None)
+        super().__init__(columns, base, _given(alpha=alpha, lengthscale=lengthscale), fixed, max_anchors, jitter, basis)
         _set_positive(self, base, lengthscale=lengthscale, alpha=alpha)
 
 
@@ -182,6 +266,8 @@ class Periodic(StationaryLeaf):
         period: in the column's own unit, for example 360 for degrees.
     """
 
+    series_name = "fourier"
+
     def __init__(
         self,
         column: str,
@@ -191,12 +277,21 @@ class Periodic(StationaryLeaf):
         fixed: bool = False,
         max_anchors: int = 64,
         jitter: float = 1e-8,
+        basis: str = "auto",
     ) -> None:
         base = gpytorch.kernels.PeriodicKernel()
         options = _given(period=period, lengthscale=lengthscale)
-        super().__init__((column,), base, options, fixed, max_anchors, jitter)
+        super().__init__((column,), base, options, fixed, max_anchors, jitter, basis)
         _set_positive(self, base, period_length=period, lengthscale=1.0 if lengthscale is None else lengthscale)
         base.raw_period_length.requires_grad_(False)
+
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float) -> Series:
+        # This l is a squared length, so it may change by the square of the factor.
+        start = float(self.base.lengthscale.detach())
+        return plan_fourier(float(self.base.period_length), shortest**2 / start)
+
+    def series_features(self, values: Tensor, series: Series) -> Tensor:
+        return fourier(values, series, self.base.lengthscale)
 
     def covariance(self, a: Tensor, b: Tensor) -> Tensor:
         # GPyTorch goes through the square root of squared distances: three times as long, less exact near 0.

@@ -11,6 +11,9 @@ from gppvae.data.table import Rows
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.features import Features
 from gppvae.models.vae import Autoencoder
+from gppvae.prior.kronecker import complete_design_nll, is_cheaper, is_complete
+from gppvae.prior.lowrank import gp_nll
+from gppvae.prior.statistics import Statistics
 
 
 class GPPriorVAE(nn.Module):
@@ -27,7 +30,24 @@ class GPPriorVAE(nn.Module):
         super().__init__()
         self.autoencoder, self.kernel, self.latent_dim = autoencoder, kernel, latent_dim
         self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha), dtype=torch.float64))
-        self.split: str | None = None  # coded column kept apart in the Gram matrix, chosen at fit
+        self.split: str | None = None  # coded column kept apart in the Gram matrix
+        self.complete_design = False  # whether the GP term goes through eigenvalues of two small Gram matrices
+
+    def arrange(self, rows: Rows, batch_rows: int) -> None:
+        """Choose the cheapest algebra for these training rows, seen `batch_rows` at a time."""
+        kernel = self.kernel
+        self.split = kernel.best_split(rows, batch_rows)
+        shape = kernel.features(rows[:1], self.split)
+        width, table_rank = shape.sizes[0], shape.tables[0].shape[1]
+        cheaper = len(shape.sizes) == 1 and is_cheaper(shape.n_groups, width, table_rank, self.latent_dim)
+        self.complete_design = cheaper and is_complete(kernel, rows, self.split)
+
+    def gp_nll(self, totals: Statistics, rows: Rows) -> Tensor:
+        """The GP term at the statistics of all training rows; `rows` may be any few of them."""
+        features = self.features(rows[:1])
+        if self.complete_design:
+            return complete_design_nll(totals, features.tables[0])
+        return gp_nll(totals, features.tables, features.sizes)
 
     @property
     def alpha(self) -> Tensor:

@@ -44,7 +44,7 @@ def _learned(part: Leaf | Scale) -> str:
     if isinstance(part, StationaryLeaf):
         words = [f"length scale {_numbers(part.base.lengthscale)}"]
         words += [f"alpha {_numbers(part.base.alpha)}"] if hasattr(part.base, "alpha") else []
-        return ", ".join([*words, f"{part.rank} anchors"])
+        return ", ".join([*words, f"{part.rank} {'functions' if part.series else 'anchors'}"])
     return "nothing to learn"
 
 
@@ -68,8 +68,8 @@ def _span(leaf: Leaf, position: int) -> str:
     if not isinstance(leaf, StationaryLeaf) or leaf.rank == 0:
         return "numbers"
     values = leaf.anchors[:, position]
-    what = "values" if leaf.complete else "anchors"
-    return f"numbers from {float(values.min()):g} to {float(values.max()):g} ({leaf.rank} {what})"
+    count = "" if leaf.series else f" ({leaf.rank} {'values' if leaf.complete else 'anchors'})"
+    return f"numbers from {float(values.min()):g} to {float(values.max()):g}{count}"
 
 
 def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, dict[str, float]]]:

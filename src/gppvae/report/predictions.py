@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +27,14 @@ def check_free(folder: str | os.PathLike[str]) -> Path:
 
 
 def write_predictions(
-    folder: str | os.PathLike[str], prediction: Prediction, rows_csv: bytes, images: bool = True
+    folder: str | os.PathLike[str], predict: Callable[[Path], Prediction], rows_csv: bytes, images: bool = True
 ) -> list[str]:
     """Write mean.npy, std.npy (when drawn), rows.csv and, for images, a PNG per row and one contact sheet.
 
     Args:
-        folder: must be free (see check_free).  prediction: of GPPVAE.predict.
+        folder: must be free (see check_free).
+        predict: writes mean.npy and std.npy into the folder it is given and returns them, as GPPVAE.predict does; they
+            may be larger than memory.
         rows_csv: the table asked for, copied as it came.  images: whether to draw pictures.
 
     Returns:
@@ -43,11 +46,9 @@ def write_predictions(
     work.mkdir(parents=True)
     try:
         (work / "rows.csv").write_bytes(rows_csv)
-        np.save(work / "mean.npy", prediction.mean)
-        if prediction.std is not None:
-            np.save(work / "std.npy", prediction.std)
-        if images and is_image(prediction.mean.shape[1:]) and len(prediction.mean):
-            _draw(work, prediction.mean)
+        mean = predict(work).mean
+        if images and is_image(mean.shape[1:]) and len(mean):
+            _draw(work, mean)
         if target.exists():
             target.rmdir()
         os.replace(work, target)
@@ -57,10 +58,12 @@ def write_predictions(
 
 
 def _draw(folder: Path, samples: np.ndarray) -> None:
-    shades = shade_range(samples)
-    pictures = to_uint8(to_pictures(samples), *shades)
+    """A picture of each sample, read one after the other, and a sheet of the first ones, which set the shades."""
+    first = to_pictures(samples[:SHEET_ROWS])
+    shades = shade_range(samples[:SHEET_ROWS])
     (folder / "images").mkdir()
-    digits = max(4, len(str(len(pictures) - 1)))
-    for number, picture in enumerate(pictures):
+    digits = max(4, len(str(len(samples) - 1)))
+    for number in range(len(samples)):
+        picture = to_uint8(to_pictures(samples[number]), *shades)
         (folder / "images" / f"{number:0{digits}d}.png").write_bytes(png_bytes(picture))
-    (folder / "sheet.png").write_bytes(png_bytes(contact_sheet(pictures[:SHEET_ROWS])))
+    (folder / "sheet.png").write_bytes(png_bytes(contact_sheet(to_uint8(first, *shades))))

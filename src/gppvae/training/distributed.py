@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import time
+import uuid
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from gppvae.data.world import ALONE, World
+
+POLL_SECONDS = 0.02
+LEAVE_SECONDS = 0.2
 
 
 class ProcessGroup(World):
@@ -74,10 +82,65 @@ def current_world() -> World:
             return ALONE
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-            dist.init_process_group("cpu:gloo,cuda:nccl")
+            _connect("cpu:gloo,cuda:nccl")
         else:
-            dist.init_process_group("gloo")
+            _connect("gloo")
     return ProcessGroup() if dist.get_world_size() > 1 else ALONE
+
+
+def _connect(backend: str) -> None:
+    """Join the process group under a name that is new at every start."""
+    store, rank, size = next(rendezvous("env://"))
+    name = _agree(store, rank, size)
+    dist.init_process_group(backend, store=dist.PrefixStore(name, store), rank=rank, world_size=size)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """Leave the group while the interpreter lives.
+
+    Threads of gloo need the interpreter's lock to let go of the tensors of the last sum; asking for it when it is
+    being shut down would abort a process whose work is done. A pause gives them the lock.
+    """
+    if dist.is_initialized():
+        time.sleep(LEAVE_SECONDS)
+        dist.destroy_process_group()
+
+
+def _agree(store: dist.Store, rank: int, size: int) -> str:
+    """A name that only the processes of this start can know.
+
+    torchrun keeps its store when it starts workers again, with the addresses of the dead ones in it; processes that
+    read those would be refused or wait for each other for ever. The number of the restart is no such name: it stays
+    when hosts join or leave. So each asks with a word of its own, and only an answer to that word counts.
+    """
+    if rank > 0:
+        word = uuid.uuid4().hex
+        store.set(f"gppvae/ask/{rank}", word)
+        name = store.get(f"gppvae/answer/{word}").decode()
+        store.set(f"gppvae/{name}/{rank}", "here")
+        return name
+    name = uuid.uuid4().hex
+    missing = set(range(1, size))
+    patience: timedelta = store.timeout  # type: ignore[attr-defined]
+    deadline = time.monotonic() + patience.total_seconds()
+    while missing:
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"expected {size} processes to meet, got no answer from {sorted(missing)} in {patience}; "
+                "look for the error of those"
+            )
+        for other in missing:
+            if store.check([f"gppvae/ask/{other}"]):
+                store.set(f"gppvae/answer/{store.get(f'gppvae/ask/{other}').decode()}", name)
+        time.sleep(POLL_SECONDS)
+        missing = {other for other in missing if not store.check([f"gppvae/{name}/{other}"])}
+    return name
+
+
+def restarted() -> bool:
+    """Whether torchrun started this process in place of an earlier one."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def first_process() -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor
 from gppvae.data.atomic import write_bytes
 from gppvae.data.world import ALONE, World
 from gppvae.training.checkpoint import read_tensors, write_json, write_tensors
+from gppvae.training.distributed import restarted
 
 CONFIG, METRICS, CHECKPOINT, MODEL = (
     "config.json",
@@ -37,8 +38,12 @@ class RunFolder:
         self.path, self.world = Path(path), world
 
     def check_unfinished(self) -> None:
-        """Raise ValueError when the folder holds a finished run."""
-        if self.finished():
+        """Raise ValueError when the folder holds a finished run.
+
+        Not in a process that torchrun started again: the run may have ended before another worker died, in this fit or
+        in a later one of the same script. Its last checkpoint then gives the same model once more.
+        """
+        if self.finished() and not restarted():
             raise ValueError(f"{self.path} already holds a finished run; choose another folder or remove it")
 
     def check_writable(self) -> None:

@@ -96,6 +96,22 @@ def optimizer_groups(
     return options
 
 
+def check_phases(phases: list[Phase]) -> None:
+    """Raise ValueError unless the phases leave q(B) behind and none needs one that no phase before it made."""
+    conditioned = False
+    for phase in phases:
+        kind = INFERENCES[phase.inference]
+        if kind.follows and not conditioned:
+            makers = ", ".join(name for name, inference in INFERENCES.items() if inference.conditions)
+            raise ValueError(
+                f"phase {phase.name!r} ({phase.inference}) needs a phase before it that fits the Gaussian process, got "
+                f"none; put one of {makers} first"
+            )
+        conditioned = conditioned or kind.conditions
+    if not conditioned:
+        raise ValueError("expected a phase that fits the Gaussian process, got none; raise gp_epochs or epochs")
+
+
 def plan(
     schedule: str = "joint",
     inference: str = "exact",
