@@ -15,7 +15,9 @@ from typing import Any
 from gppvae.data.atomic import write_bytes
 from gppvae.experiments.record import read_results
 from gppvae.report import accuracy_tables
-from gppvae.report.rotated_mnist import PAPER_ERROR, PAPER_MSE, mse_rows, mse_text
+from gppvae.report import faces as face_page
+from gppvae.report import rotated_mnist as digit_page
+from gppvae.report.comparison import Words, mse_rows, mse_text
 
 REGION = re.compile(
     r"^(?P<start><!-- table: (?P<name>[\w-]+)(?P<options>(?: [\w-]+=[\w.-]+)*) -->)\n"
@@ -33,12 +35,26 @@ def rotated_mnist(results: Path, options: Mapping[str, str]) -> str:
     content = _results(results, split, network)
     if content is None:
         return _not_run(split, network)
+    return _comparison(content, digit_page.WORDS)
+
+
+def faces(results: Path, options: Mapping[str, str]) -> str:
+    """All methods of one comparison; options: data (heads or faceplace), split."""
+    data, split = options.get("data", "heads"), options.get("split", "images")
+    path = results / f"faces_{data}_{split}.json"
+    if not path.is_file():
+        return f"Not run yet: `gppvae reproduce faces --split {split}{' --data folder' * (data == 'faceplace')}`."
+    return _comparison(read_results(path), face_page.WORDS)
+
+
+def _comparison(content: Mapping[str, Any], words: Words) -> str:
+    """Errors of every method, and the paired tests in words."""
     tests = [
         f"{name}: paired t-test p = {test['average']['t_test_p']:.2g}, "
         f"Wilcoxon p = {test['average']['wilcoxon_p']:.2g} over images."
         for name, test in content["tests"].items()
     ]
-    return markdown(*mse_rows(content)) + ("\n\n" + " ".join(tests) if tests else "")
+    return markdown(*mse_rows(content, words)) + ("\n\n" + " ".join(tests) if tests else "")
 
 
 def rotated_mnist_overview(results: Path, options: Mapping[str, str]) -> str:
@@ -53,9 +69,8 @@ def rotated_mnist_overview(results: Path, options: Mapping[str, str]) -> str:
     columns = ["method", "the paper", *(f"{split} split, {network} network" for split, network in pairs)]
     rows = []
     for name, label in labels.items():
-        paper = f"{PAPER_MSE[name]:.4f} ± {PAPER_ERROR[name]:.4f}" if name in PAPER_MSE else DASH
         cells = [_mean_of(content, name) for content in contents.values()]
-        rows.append([label, paper, *cells])
+        rows.append([label, digit_page.WORDS.paper(name), *cells])
     return markdown(columns, rows)
 
 
@@ -72,6 +87,7 @@ def _written(make: Callable[[Path, Mapping[str, str]], accuracy_tables.Table]) -
 TABLES: dict[str, Make] = {
     "rotated-mnist": rotated_mnist,
     "rotated-mnist-overview": rotated_mnist_overview,
+    "faces": faces,
     "accuracy": _written(accuracy_tables.accuracy),
     "accuracy-overview": _written(accuracy_tables.accuracy_overview),
     "coverage": _written(accuracy_tables.coverage),
