@@ -144,8 +144,8 @@ class ExperimentPage:
         if "joint" not in self.methods:
             return
         arrays, words = self._arrays("joint"), self.words
-        pair = (normalised(arrays[name].astype(np.float64)) for name in ("object_covariance", "view_covariance"))
-        figure = figures.covariance_pair(*pair, list(self.task.views))
+        objects, views = (normalised(arrays[name]) for name in ("object_covariance", "view_covariance"))
+        figure = figures.covariance_pair(objects, views, list(self.task.views))
         self.page.section("What the kernel learned", self._explained())
         caption = f"Covariance between {words.objects} (clustered) and between {words.views}, GPPVAE-joint."
         self._figure(

@@ -38,7 +38,9 @@ class Workshop:
         return self.folder / f"seed{seed}"
 
     def selection_vae(self, seed: int, pixel_var: float) -> VAE:
-        """A VAE trained only to choose the trade-off."""
+        """A VAE trained to choose the trade-off; the warm-up itself where both are as long."""
+        if self.setup.select_epochs == self.setup.warmup_epochs:
+            return self.warmup(seed, pixel_var)
         return self._vae(f"select_{pixel_var:g}", seed, pixel_var, self.setup.select_epochs, None)
 
     def warmup(self, seed: int, pixel_var: float) -> VAE:

@@ -67,7 +67,7 @@ def task(name: str, faces: Part, split: str) -> Task:
 def _some_views(table: pd.DataFrame, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows to look at and rows to ask for: a few views of every object drawn at random, and its others."""
     stream = np.random.default_rng(SPLIT_SEED)
-    given = []
+    given: list[int] = []
     objects = table[OBJECT].to_numpy()[rows]
     for name in np.unique(objects.astype(str)):
         own = rows[objects == name]

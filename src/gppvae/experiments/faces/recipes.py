@@ -27,7 +27,7 @@ class FaceSetup(Setup):
         patience: validations without improvement before a phase stops.  validate_every: epochs between them.
     """
 
-    patience: int = 8
+    patience: int = 5
     validate_every: int = 2
 
     def exact_batch(self) -> int:
@@ -44,9 +44,9 @@ def setup(quick: bool = False) -> FaceSetup:
     """The shared settings of a comparison; `quick` trains for less and selects nothing."""
     return FaceSetup(
         network="faces", architecture="faces", latent_dim=LATENT_DIM, kernel=KERNEL,
-        select_epochs=12, warmup_epochs=8 if quick else 20, epochs=8 if quick else 40, gp_steps=100, dis_gp_steps=200,
-        exact_steps=20, global_epochs=8 if quick else None, grid=(0.003, 0.01, 0.03), pixel_var=0.01, alpha=0.1,
-        prior_rate=1e-3, batch_size=16, n_draws=16,
+        select_epochs=15, warmup_epochs=6 if quick else 15, epochs=6 if quick else 25, gp_steps=100, dis_gp_steps=200,
+        exact_steps=10, global_epochs=8 if quick else None, grid=(0.003, 0.01, 0.03), pixel_var=0.01, alpha=0.1,
+        prior_rate=5e-3, batch_size=8, n_draws=16,
     )  # fmt: skip
 
 
@@ -56,13 +56,13 @@ def global_recipe(epochs: int | None = None) -> dict[str, Any]:
     Args:
         epochs: other than the recipe's own.
     """
-    length = 30 if epochs is None else epochs
-    rates = {"decoder": 2e-3, "prior": 1e-2, "weights": 1e-2}
+    length = 20 if epochs is None else epochs
+    rates = {"decoder": 1e-3, "prior": 1e-2, "weights": 1e-2}
     return {
         "kernel": KERNEL,
         "latent_dim": LATENT_DIM,
         "pixel_var": 0.01,
-        "alpha": 0.001,
+        "alpha": 0.1,
         "batch_size": 16,
         "phases": [
             Phase("global", "global", length, rates, "cosine", warmup=0.02, weight_decay=0.05),
