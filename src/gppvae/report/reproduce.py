@@ -87,6 +87,7 @@ class FaceRequest:
         return "_".join(words + (["quick"] if self.quick else []))
 
     def plan(self) -> Plan:
+        face_data.check_split(self.split)
         setup = face_recipes.setup(self.quick)
         recipe = face_recipes.global_recipe(setup.global_epochs)
         methods = _named(self.methods, face_recipes.QUICK_METHODS if self.quick else face_recipes.METHODS)

@@ -19,6 +19,12 @@ GIVEN_VIEWS = 4
 OBJECT, PERSON, VIEW, ANGLE = "object", "person", "pose", "angle"
 
 
+def check_split(split: str) -> None:
+    """Say so when there is no such split, before anything is rendered or read."""
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}; images is the default")
+
+
 def load_faces(folder: Path | None, people: int, size: int, progress: bool = True) -> tuple[str, Part]:
     """Name and images (n, 3, size, size), bytes, with columns object, person, pose and angle.
 
@@ -43,8 +49,6 @@ def task(name: str, faces: Part, split: str) -> Task:
     person was not trained on in another pose, or whose pose in no other person, are left out of both.
     "people": 80% of the people are trained on. Of every other one a few views are given and the rest is asked for.
     """
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}; images is the default")
     table = faces.table
     if split == "images":
         chosen = split_images(table, SPLIT_SEED)
