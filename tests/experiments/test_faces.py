@@ -45,7 +45,7 @@ def tiny_recipe() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def faces() -> Part:
-    return load_faces(None, PEOPLE, SIZE)[1]
+    return load_faces((), PEOPLE, SIZE)[1]
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +196,10 @@ def test_photographs_come_with_the_same_columns(tmp_path: Path, monkeypatch: pyt
     folder.mkdir(parents=True)
     for number, view in enumerate(("00F", "30L", "90R")):
         Image.new("RGB", (20, 20), (10 * number, 100, 200)).save(folder / f"MF0918_331{number}_{view}.jpg", quality=95)
-    name, part = load_faces(tmp_path / "faces", people=3, size=8, progress=False)
+    (folder / "MF0918_3310_90L.jpg").write_bytes(b"no picture")
+    heard: list[str] = []
+    name, part = load_faces([tmp_path / "faces", folder], people=3, size=8, progress=False, say=heard.append)
+    assert heard[0].startswith("Multiracial 4 (00F 1, 30L 1,") and heard[0].endswith("broken MF0918_3310_90L.jpg")
     assert name == "Face-Place photographs"
     assert part.images.shape == (3, 3, 8, 8) and part.images.dtype == np.uint8
     assert list(part.table["object"]) == ["MF0918_3310", "MF0918_3311", "MF0918_3312"]
@@ -242,11 +245,11 @@ def test_plans_and_names() -> None:
         256, "faces", "Learned(object, 64) * FreeForm(pose)",
     )  # fmt: skip
     assert FaceRequest().plan().data == {"size": 128, "people": 60}
-    assert FaceRequest(data=Path("x")).plan().data == {"size": 128}
+    assert FaceRequest(data=(Path("x"),)).plan().data == {"size": 128}
     assert FaceRequest().plan().methods == METHODS
     assert "joint" in FaceRequest(quick=True).plan().methods
     assert FaceRequest(quick=True).plan().data["size"] < 128
-    assert FaceRequest(data=Path("x"), split="people").name == "faces_faceplace_people"
+    assert FaceRequest(data=(Path("x"),), split="people").name == "faces_faceplace_people"
     assert FaceRequest(quick=True).name == "faces_heads_images_quick"
 
 

@@ -53,7 +53,9 @@ def reproduce_app(guard: Guard) -> typer.Typer:
 
     @app.command("faces")
     def faces(
-        data: Path | None = typer.Option(None, help="Unpacked Face-Place folder; generated heads when not given."),
+        data: list[Path] = typer.Option(
+            [], help="Unpacked Face-Place folder, or several; generated heads when not given."
+        ),
         split: str = typer.Option(
             "images", help="images: the paper's. people: those of the test are never trained on."
         ),
@@ -75,7 +77,7 @@ def reproduce_app(guard: Guard) -> typer.Typer:
         with guard(True):
             from gppvae.report.reproduce import FaceRequest, reproduce_faces
 
-            wanted = FaceRequest(data, split, methods, seeds, first_seed, quick, people, size, not quiet)
+            wanted = FaceRequest(tuple(data), split, methods, seeds, first_seed, quick, people, size, not quiet)
             page, lines = reproduce_faces(wanted, out, results, not quiet, _say)
             print("\n".join(lines))
             print(f"report: {page}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from gppvae.experiments.comparison.methods import METHODS
-from gppvae.experiments.comparison.run import RESULTS, Plan, run
+from gppvae.experiments.comparison.run import RESULTS, Plan, Say, run
 from gppvae.experiments.comparison.task import Task
 from gppvae.experiments.faces import data as face_data
 from gppvae.experiments.faces import recipes as face_recipes
@@ -33,8 +32,8 @@ class Asked(Protocol):
     def plan(self) -> Plan:
         """Methods, seeds and settings of the experiment."""
 
-    def task(self) -> Task:
-        """Its data."""
+    def task(self, say: Say) -> Task:
+        """Its data; `say` is told what was found."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Request:
         seeds = _seeds(self.first_seed, 1 if self.quick else self.seeds)
         return Plan(self.split, setup, recipe, methods, seeds, select=not self.quick)
 
-    def task(self) -> Task:
+    def task(self, say: Say = print) -> Task:
         return digit_data.task(digit_data.load_split(self.split, self.source, self.mnist))
 
 
@@ -71,7 +70,7 @@ class Request:
 class FaceRequest:
     """What the command line asks for; see `gppvae reproduce faces --help`."""
 
-    data: Path | None = None
+    data: tuple[Path, ...] = ()
     split: str = "images"
     methods: str = "all"
     seeds: int = 1
@@ -83,7 +82,7 @@ class FaceRequest:
 
     @property
     def name(self) -> str:
-        words = ["faces", "heads" if self.data is None else "faceplace", self.split]
+        words = ["faces", "faceplace" if self.data else "heads", self.split]
         return "_".join(words + (["quick"] if self.quick else []))
 
     def plan(self) -> Plan:
@@ -92,11 +91,12 @@ class FaceRequest:
         recipe = face_recipes.global_recipe(setup.global_epochs)
         methods = _named(self.methods, face_recipes.QUICK_METHODS if self.quick else face_recipes.METHODS)
         seeds = _seeds(self.first_seed, 1 if self.quick else self.seeds)
-        data = {"size": self._size} | ({"people": self._people} if self.data is None else {})
+        data = {"size": self._size} | ({} if self.data else {"people": self._people})
         return Plan(self.split, setup, recipe, methods, seeds, select=not self.quick, data=data)
 
-    def task(self) -> Task:
-        return face_data.task(*face_data.load_faces(self.data, self._people, self._size, self.progress), self.split)
+    def task(self, say: Say = print) -> Task:
+        faces = face_data.load_faces(self.data, self._people, self._size, self.progress, say)
+        return face_data.task(*faces, self.split)
 
     @property
     def _people(self) -> int:
@@ -108,28 +108,28 @@ class FaceRequest:
 
 
 def reproduce_rotated_mnist(
-    wanted: Request, out: Path | None, results: Path, progress: bool, say: Callable[[str], None]
+    wanted: Request, out: Path | None, results: Path, progress: bool, say: Say
 ) -> tuple[Path, list[str]]:
     """Run the experiment, write its page and its results; see `reproduce`."""
     return reproduce(wanted, digit_page.WORDS, out, results, progress, say)
 
 
 def reproduce_faces(
-    wanted: FaceRequest, out: Path | None, results: Path, progress: bool, say: Callable[[str], None]
+    wanted: FaceRequest, out: Path | None, results: Path, progress: bool, say: Say
 ) -> tuple[Path, list[str]]:
     """Run the experiment, write its page and its results; see `reproduce`."""
     return reproduce(wanted, face_page.WORDS, out, results, progress, say)
 
 
 def reproduce(
-    wanted: Asked, words: Words, out: Path | None, results: Path, progress: bool, say: Callable[[str], None]
+    wanted: Asked, words: Words, out: Path | None, results: Path, progress: bool, say: Say
 ) -> tuple[Path, list[str]]:
     """Run what a request asks for, write its page and its results.
 
     Returns:
         The page, and the table of errors as lines of text.
     """
-    plan, task = wanted.plan(), wanted.task()
+    plan, task = wanted.plan(), wanted.task(say)
     folder = out or Path("runs") / wanted.name
     say(f"{wanted.name}: {len(plan.methods)} methods, {len(plan.seeds)} seeds, in {folder}")
     content = run(folder, plan, task, progress, say)

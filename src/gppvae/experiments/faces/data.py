@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +26,22 @@ def check_split(split: str) -> None:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}; images is the default")
 
 
-def load_faces(folder: Path | None, people: int, size: int, progress: bool = True) -> tuple[str, Part]:
+def load_faces(
+    folders: Sequence[Path], people: int, size: int, progress: bool = True, say: Callable[[str], None] = print
+) -> tuple[str, Part]:
     """Name and images (n, 3, size, size), bytes, with columns object, person, pose and angle.
 
     Args:
-        folder: an unpacked Face-Place folder; None: generated heads.  people: how many of those.
+        folders: of unpacked Face-Place archives; none: generated heads.  people: how many of those.
         size: pixels per side.  progress: show a bar while photographs are read.
+        say: told what the folders hold and which files are left out.
     """
-    if folder is None:
+    if not folders:
         images, table = make_heads(people, HEADS_SEED, size)
         name = "generated heads"
     else:
-        faces = load_faceplace(folder, size, progress=progress)
+        faces = load_faceplace(folders, size, progress=progress)
+        say(faces.scan.report() + "".join(f"; broken {path.name}" for path in faces.broken))
         images, table, name = faces.images, faces.table, "Face-Place photographs"
     rows = table.assign(**{OBJECT: table[OBJECT] if OBJECT in table else table[PERSON]})
     return name, Part(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), rows[[OBJECT, PERSON, VIEW, ANGLE]])
