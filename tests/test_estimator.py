@@ -330,3 +330,19 @@ def test_the_vae_learns_saves_and_samples(tmp_path: Path) -> None:
     assert model.sample(4).shape == (4, 1, SIZE, SIZE)
     with pytest.raises(ValueError, match=r"expected a gppvae model in .*, got a vae model"):
         GPPVAE.load(tmp_path)
+
+
+def test_a_vae_ends_with_the_average_of_its_weights(tmp_path: Path) -> None:
+    images, _, _, _ = held_out()
+
+    def weights(**settings: Any) -> dict[str, Tensor]:
+        model = VAE(3, network="mlp", epochs=1, batch_size=len(images), **settings)
+        model.fit(images, progress=False).save(tmp_path / "vae")
+        return VAE.load(tmp_path / "vae")._autoencoder.state_dict()
+
+    # One step: the average is what the first step's decay of 1 / 10 leaves of the start.
+    start = VAE(3, network="mlp", epochs=0).fit(images, progress=False)._autoencoder.state_dict()
+    last, averaged = weights(), weights(average=0.9)
+    for name, value in averaged.items():
+        torch.testing.assert_close(value, 0.1 * start[name] + 0.9 * last[name])
+    assert not torch.equal(averaged["decoder.layers.0.weight"], last["decoder.layers.0.weight"])

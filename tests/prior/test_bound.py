@@ -66,3 +66,14 @@ def test_moving_away_from_the_posterior_costs() -> None:
         logdet = best.logdet + 2 * best.root.shape[0] * np.log(grow)
         moved = SharedCovariance(best.mean + shift, best.root * grow, logdet)
         assert bound(p, moved, expected=True) > bound(p, best, expected=True) + 1e-3
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+@pytest.mark.parametrize("uneven", [False, True])
+def test_gradient_of_a_row(diagonal: bool, uneven: bool) -> None:
+    """Against finite differences, for every input that gets one."""
+    p = problem(*SIZES["H < N"], 0.3, uneven=True)
+    weights = random_weights(p.V.shape[1], 3, 0.5, diagonal)
+    noise = tensor(p.noise if uneven else p.noise[0])
+    inputs = [x.requires_grad_() for x in (tensor(p.V), tensor(p.mean), tensor(p.var), noise)]
+    assert torch.autograd.gradcheck(lambda *x: row_nll(*x, weights), inputs)

@@ -32,6 +32,7 @@ class CVAE(Estimator):
         view: column of views.
         period: of a numeric view column, whose sine and cosine are the condition; None for a one-hot code.
         latent_dim: L.  epochs: passes over the data.  lr: learning rate.
+        average: decay of a running average of the weights, taken over at the end (0: none).
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class CVAE(Estimator):
         pixel_var: float = 0.01,
         epochs: int = 100,
         lr: float = 1e-3,
+        average: float = 0.0,
         batch_size: int = 128,
         patience: int | None = None,
         validate_every: int | None = None,
@@ -55,7 +57,7 @@ class CVAE(Estimator):
             latent_dim, network, width, None, None, "gaussian", pixel_var, batch_size, patience,
             validate_every, "first", None, "error", seed, device,
         )  # fmt: skip
-        self.view, self.period, self.epochs, self.lr = view, period, epochs, lr
+        self.view, self.period, self.epochs, self.lr, self.average = view, period, epochs, lr, average
         self.model_: Autoencoder | None = None
         self.views_: list[str] | None = None
 
@@ -82,7 +84,8 @@ class CVAE(Estimator):
             self.views_ = [str(level) for level in rows_table.levels(self.view)]
         rows = condition_rows(self._conditions(rows_table))
         self.model_ = self._build_autoencoder(data.shape)
-        phases = [Phase("cvae", "cvae", self.epochs, {"encoder": self.lr, "decoder": self.lr})]
+        rates = {"encoder": self.lr, "decoder": self.lr}
+        phases = [Phase("cvae", "cvae", self.epochs, rates, average=self.average)]
         folder = None if out is None else RunFolder(out)
         check = None if validation is None else self._validator(self.model_, *validation)
         self._train(self.model_, phases, data, rows, folder, check, progress, checkpoint_seconds)
@@ -139,7 +142,10 @@ class CVAE(Estimator):
         return autoencoder.likelihood.mean(decode_given(autoencoder, latents, conditions)).cpu().numpy()
 
     def settings(self) -> dict[str, Any]:
-        names = ("view", "period", "latent_dim", "network", "width", "pixel_var", "epochs", "lr", "batch_size", "seed")
+        names = (
+            "view", "period", "latent_dim", "network", "width", "pixel_var", "epochs", "lr", "average", "batch_size",
+            "seed",
+        )  # fmt: skip
         stopping = {"patience": self.patience, "validate_every": self.validate_every}
         given = {name: value for name, value in stopping.items() if value is not None}
         return {name: getattr(self, name) for name in names} | given

@@ -28,6 +28,7 @@ class VAE(Estimator):
 
     Args:
         latent_dim: L.  epochs: passes over the data.  lr: learning rate.
+        average: decay of a running average of the weights, taken over at the end (0: none).
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class VAE(Estimator):
         pixel_var: float = 0.01,
         epochs: int = 100,
         lr: float = 1e-3,
+        average: float = 0.0,
         batch_size: int = 128,
         patience: int | None = None,
         validate_every: int | None = None,
@@ -55,7 +57,7 @@ class VAE(Estimator):
             latent_dim, network, width, encoder, decoder, likelihood, pixel_var, batch_size, patience, validate_every,
             channels, scale, missing, seed, device,
         )  # fmt: skip
-        self.epochs, self.lr = epochs, lr
+        self.epochs, self.lr, self.average = epochs, lr, average
         self.model_: Autoencoder | None = None
 
     def fit(
@@ -73,7 +75,8 @@ class VAE(Estimator):
         data = self._training_samples(samples)
         self.shape_ = data.shape
         model = self._build_autoencoder(data.shape)
-        phases = [Phase("vae", "vae", self.epochs, {"encoder": self.lr, "decoder": self.lr})]
+        rates = {"encoder": self.lr, "decoder": self.lr}
+        phases = [Phase("vae", "vae", self.epochs, rates, average=self.average)]
         held_out = None if validation is None else self._batches(validation)
         self.model_ = model
 
@@ -108,8 +111,8 @@ class VAE(Estimator):
 
     def settings(self) -> dict[str, Any]:
         plain = (
-            "latent_dim", "network", "width", "pixel_var", "epochs", "lr", "batch_size", "patience", "validate_every",
-            "channels", "scale", "missing", "seed",
+            "latent_dim", "network", "width", "pixel_var", "epochs", "lr", "average", "batch_size", "patience",
+            "validate_every", "channels", "scale", "missing", "seed",
         )  # fmt: skip
         likelihood = self.likelihood.config() if isinstance(self.likelihood, Likelihood) else self.likelihood
         own = {"likelihood": likelihood, "own_networks": self.encoder is not None}

@@ -23,7 +23,7 @@ from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import SharedCovariance, WeightPosterior, condition
 from gppvae.prior.statistics import Statistics, StatisticsSum, statistics
 
-REFRESHES_PER_EPOCH = 16
+REFRESHES_PER_EPOCH = 8
 
 
 class Minibatch(GPInference):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.nets.build import build_networks
-from gppvae.nets.conv import ConvDecoder, ConvEncoder
+from gppvae.nets.conv import ConvDecoder, ConvEncoder, channels_last
 from gppvae.nets.shuffle import ShuffleDecoder
 
 
@@ -35,7 +35,8 @@ class ConditionalEncoder(nn.Module):
 
     def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
         condition = y[:, -self.n_conditions :, 0, 0]
-        mean, logvar = self.dense(torch.cat([self.convolutions(y).flatten(1), condition], 1)).chunk(2, dim=1)
+        maps = self.convolutions(y.contiguous(memory_format=torch.channels_last))
+        mean, logvar = self.dense(torch.cat([maps.flatten(1), condition], 1)).chunk(2, dim=1)
         return mean, logvar
 
 
@@ -53,11 +54,12 @@ class ConditionalDecoder(nn.Module):
         self.dense = decoder.dense
         self.activation = nn.ELU() if isinstance(decoder, ConvDecoder) else nn.Identity()
         self.convolutions = _with_more_inputs(decoder.convolutions, n_conditions)
+        channels_last(self.convolutions)
 
     def forward(self, z: Tensor) -> Tensor:
         grid = self.activation(self.dense(z)).unflatten(1, self.grid)
         told = torch.cat([grid, planes(z[:, -self.n_conditions :], self.grid[1], self.grid[2])], dim=1)
-        image = self.convolutions(told)
+        image = self.convolutions(told.contiguous(memory_format=torch.channels_last))
         return torch.narrow(torch.narrow(image, 2, 0, self.shape[1]), 3, 0, self.shape[2])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,10 @@ class WeightPosterior(abc.ABC):
     @abc.abstractmethod
     def var_at(self, V: Tensor) -> Tensor:
         """Var f at feature rows, (N, L) or (N, 1) when it is the same for all latent dimensions."""
+
+    @abc.abstractmethod
+    def times_covariance(self, V: Tensor) -> Tensor:
+        """sum_l V Sigma_l, (N, H), without a gradient for q(B)."""
 
     @abc.abstractmethod
     def times_root(self, eps: Tensor) -> Tensor:
@@ -58,8 +63,16 @@ class SharedCovariance(WeightPosterior):
     def var_at(self, V: Tensor) -> Tensor:
         return (V @ self.root).square().sum(1, keepdim=True)
 
+    def times_covariance(self, V: Tensor) -> Tensor:
+        return V @ self._sum_of_covariances
+
     def times_root(self, eps: Tensor) -> Tensor:
         return self.root @ eps
+
+    @functools.cached_property
+    def _sum_of_covariances(self) -> Tensor:
+        root = self.root.detach()
+        return root @ (root.T * self.mean.shape[1])
 
     def kl(self) -> Tensor:
         H, L = self.mean.shape
@@ -81,6 +94,9 @@ class DiagonalCovariance(WeightPosterior):
 
     def var_at(self, V: Tensor) -> Tensor:
         return V.square() @ self.std.square()
+
+    def times_covariance(self, V: Tensor) -> Tensor:
+        return V * self.std.detach().square().sum(1)
 
     def times_root(self, eps: Tensor) -> Tensor:
         return self.std * eps

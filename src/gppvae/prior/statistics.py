@@ -125,6 +125,9 @@ def _sides(
     else:
         weight = c * var.sum(1, keepdim=True)
         right, u = [x, mean, weight * x], weight.sum()
+    sides, sums = (c * x, torch.cat(right, dim=1)), torch.stack([t, u, e, count])
+    if features.n_groups == 1:
+        return *sides, [n], sums
     order = torch.argsort(features.group)
     counts = torch.bincount(features.group, minlength=features.n_groups).tolist()
-    return (c * x)[order], torch.cat(right, dim=1)[order], counts, torch.stack([t, u, e, count])
+    return sides[0][order], sides[1][order], counts, sums

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,8 @@ def new_objects(results: Path, options: Mapping[str, str]) -> Table:
 
 
 def ablation(results: Path, options: Mapping[str, str]) -> Table:
-    """What each part of the recipe is worth."""
-    path = results / "ablation.json"
+    """What each part of a recipe is worth; option study."""
+    path = results / f"ablation_{options.get('study', 'best')}.json"
     variants = read_results(path)["variants"] if path.is_file() else {}
     rows = [[name, f"{row['inner']:.5f}", f"{row['train']:.5f}"] for name, row in variants.items()]
     return ["change", "MSE at the inner angle", "training MSE"], rows
@@ -94,4 +95,7 @@ def _found(results: Path) -> dict[str, dict[str, Any]]:
 
 
 def _spread(entry: Mapping[str, float], digits: int = 4) -> str:
+    """Mean and standard deviation, with as many digits as the latter has a first one in."""
+    if entry["std"] > 0:
+        digits = max(digits, math.ceil(-math.log10(entry["std"])))
     return f"{entry['mean']:.{digits}f} ± {entry['std']:.{digits}f}"

@@ -51,6 +51,8 @@ class Phase:
             raise ValueError(f"phase {self.name!r} must train at least one of {', '.join(GROUPS)}, got none")
         if self.epochs < 0:
             raise ValueError(f"phase {self.name!r} needs epochs of at least 0, got {self.epochs}")
+        if not 0.0 <= self.average < 1.0:
+            raise ValueError(f"phase {self.name!r} needs an average of at least 0 and below 1, got {self.average}")
         if self.decay not in ("constant", "cosine"):
             raise ValueError(f"phase {self.name!r}: decay must be 'constant' or 'cosine', got {self.decay!r}")
 

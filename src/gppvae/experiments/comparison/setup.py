@@ -27,7 +27,8 @@ class Setup:
         global_epochs: of the global row; its recipe's own when None.
         grid: pixel variances tried.  pixel_var: used when nothing is selected (`--quick`).
         alpha: latent noise variance to start from.  prior_rate: of kernel and noise in the joint phase.
-        batch_size: B.  n_draws: for sample-averaged predictions.
+        batch_size: B.  average: decay of the running average of the weights that every method ends with.
+        n_draws: for sample-averaged predictions.
     """
 
     network: str
@@ -45,7 +46,8 @@ class Setup:
     pixel_var: float = 0.02
     alpha: float = 1.0
     prior_rate: float = 1e-3
-    batch_size: int = 32
+    batch_size: int = 16
+    average: float = 0.999
     n_draws: int = 64
 
     def facts(self) -> dict[str, Any]:
@@ -61,11 +63,15 @@ class Setup:
 
     def joint(self, inference: str, epochs: int) -> Phase:
         rates = NETWORK_RATES | {"prior": self.prior_rate, "noise": self.prior_rate}
-        return Phase("joint", inference, epochs, rates)
+        return Phase("joint", inference, epochs, rates, average=self.average if inference == "minibatch" else 0.0)
 
     def exact_batch(self) -> int:
         """Rows per batch of exact inference: its gradient is of all rows whatever it is, and larger is quicker."""
         return EXACT_BATCH
+
+    def selects_by_warmup(self) -> bool:
+        """Whether the warm-ups themselves choose the trade-off, instead of VAEs trained only for that."""
+        return False
 
     def stopping(self) -> dict[str, Any]:
         """Arguments of the estimators that decide when a phase ends early; none: every phase has its length."""

@@ -38,8 +38,8 @@ class Workshop:
         return self.folder / f"seed{seed}"
 
     def selection_vae(self, seed: int, pixel_var: float) -> VAE:
-        """A VAE trained to choose the trade-off; the warm-up itself where both are as long."""
-        if self.setup.select_epochs == self.setup.warmup_epochs:
+        """A VAE trained to choose the trade-off."""
+        if self.setup.selects_by_warmup():
             return self.warmup(seed, pixel_var)
         return self._vae(f"select_{pixel_var:g}", seed, pixel_var, self.setup.select_epochs, None)
 
@@ -59,7 +59,7 @@ class Workshop:
         setup, train = self.setup, self.task.train
         model = CVAE(
             self.task.view, self.task.period, setup.latent_dim, network=setup.architecture, pixel_var=pixel_var,
-            epochs=epochs, batch_size=setup.batch_size, seed=seed, **setup.stopping(),
+            epochs=epochs, batch_size=setup.batch_size, average=setup.average, seed=seed, **setup.stopping(),
         )  # fmt: skip
         return model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
 
@@ -97,7 +97,7 @@ class Workshop:
             return VAE.load(folder, encoder=encoder, decoder=decoder)
         model = VAE(
             setup.latent_dim, network=setup.architecture, encoder=encoder, decoder=decoder, pixel_var=pixel_var,
-            epochs=epochs, batch_size=setup.batch_size, seed=seed, **setup.stopping(),
+            epochs=epochs, batch_size=setup.batch_size, average=setup.average, seed=seed, **setup.stopping(),
         )  # fmt: skip
         held = None if self.task.stop_on is None else self.task.stop_on.images
         return model.fit(self.task.train.images, validation=held, out=folder, progress=self.progress)

@@ -33,6 +33,9 @@ class FaceSetup(Setup):
     def exact_batch(self) -> int:
         return self.batch_size  # the maps of one batch are what fills the memory
 
+    def selects_by_warmup(self) -> bool:
+        return True  # a third of all training otherwise
+
     def stopping(self) -> dict[str, Any]:
         return {"patience": self.patience, "validate_every": self.validate_every}
 
@@ -46,7 +49,7 @@ def setup(quick: bool = False) -> FaceSetup:
         network="faces", architecture="faces", latent_dim=LATENT_DIM, kernel=KERNEL,
         select_epochs=15, warmup_epochs=6 if quick else 15, epochs=6 if quick else 25, gp_steps=100, dis_gp_steps=200,
         exact_steps=10, global_epochs=8 if quick else None, grid=(0.003, 0.01, 0.03), pixel_var=0.01, alpha=0.1,
-        prior_rate=5e-3, batch_size=8, n_draws=16,
+        prior_rate=5e-3, batch_size=8, average=0.99, n_draws=16,
     )  # fmt: skip
 
 

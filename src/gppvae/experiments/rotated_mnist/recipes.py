@@ -14,10 +14,10 @@ def setup(network: str, quick: bool = False) -> Setup:
     """The shared settings of a comparison; `quick` trains for less and selects nothing."""
     if network not in NETWORKS:
         raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {network!r}; paper is the default")
-    epochs = (25, 40) if quick else {"paper": (60, 240), "wide": (40, 120)}[network]
+    epochs = (10, 40) if quick else {"paper": (20, 140), "wide": (10, 40)}[network]
     common: dict[str, Any] = {
-        "select_epochs": 30, "warmup_epochs": epochs[0], "epochs": epochs[1], "gp_steps": 100, "dis_gp_steps": 500,
-        "exact_steps": 200, "global_epochs": 30 if quick else None,
+        "select_epochs": 20, "warmup_epochs": epochs[0], "epochs": epochs[1], "gp_steps": 100, "dis_gp_steps": 500,
+        "exact_steps": 100, "global_epochs": 30 if quick else None,
     }  # fmt: skip
     if network == "paper":
         return Setup("paper", "conv", 16, "1.0 * Learned(digit, 8) * Periodic(angle, 360)", **common)
