@@ -128,6 +128,7 @@ METHODS: dict[str, tuple[str, Run]] = {
     "mean-view": ("mean image of the view", mean_of_view),
     "nearest-view": ("nearest view copied", nearest_view),
 }
+OWN_VALUES = frozenset({"global", "mean-image", "mean-view", "nearest-view"})  # they need no chosen pixel variance
 
 
 def averaged(

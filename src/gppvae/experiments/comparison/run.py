@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gppvae.data.atomic import write_bytes
-from gppvae.experiments.comparison.methods import METHODS, Answer, Values
+from gppvae.experiments.comparison.methods import METHODS, OWN_VALUES, Answer, Values
 from gppvae.experiments.comparison.setup import Setup, recipe_facts, recipe_key
 from gppvae.experiments.comparison.statistics import over_seeds, paired_over_seeds
 from gppvae.experiments.comparison.task import Task
@@ -138,7 +138,7 @@ def _check_setting(folder: Path, plan: Plan) -> None:
 def _values(work: Workshop, plan: Plan, say: Say) -> Values:
     """The chosen pixel variances, from selection.json where it is complete."""
     fixed = plan.setup.pixel_var
-    if not plan.select:
+    if not plan.select or OWN_VALUES.issuperset(plan.methods):
         return Values(fixed, fixed, fixed)
     path = work.folder / SELECTION
     n_pixels = int(np.prod(work.task.image_shape))

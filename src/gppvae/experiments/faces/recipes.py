@@ -27,7 +27,7 @@ class FaceSetup(Setup):
         patience: validations without improvement before a phase stops.  validate_every: epochs between them.
     """
 
-    patience: int = 5
+    patience: int = 10
     validate_every: int = 2
 
     def exact_batch(self) -> int:
@@ -44,31 +44,36 @@ class FaceSetup(Setup):
 
 
 def setup(quick: bool = False) -> FaceSetup:
-    """The shared settings of a comparison; `quick` trains for less and selects nothing."""
+    """The shared settings of a comparison; `quick` trains a network that learns sooner and selects nothing."""
+    network = "wide" if quick else "faces"
     return FaceSetup(
-        network="faces", architecture="faces", latent_dim=LATENT_DIM, kernel=KERNEL,
-        select_epochs=15, warmup_epochs=6 if quick else 15, epochs=6 if quick else 25, gp_steps=100, dis_gp_steps=200,
-        exact_steps=10, global_epochs=8 if quick else None, grid=(0.003, 0.01, 0.03), pixel_var=0.01, alpha=0.1,
-        prior_rate=5e-3, batch_size=8, average=0.99, n_draws=16,
+        network=network, architecture=network, latent_dim=LATENT_DIM, kernel=KERNEL,
+        select_epochs=15, warmup_epochs=10 if quick else 15, epochs=20 if quick else 30, gp_steps=100,
+        dis_gp_steps=200, exact_steps=10, global_epochs=30 if quick else None, grid=(0.003, 0.01, 0.03), pixel_var=0.01,
+        alpha=0.1, prior_rate=5e-3, batch_size=8, average=0.99, n_draws=16,
     )  # fmt: skip
 
 
 def global_recipe(epochs: int | None = None) -> dict[str, Any]:
-    """Arguments of the GPPVAE of the global row: another variational family for the same prior.
+    """Arguments of the GPPVAE of the global row: another variational family for the same prior, another decoder.
+
+    Noise as large as this on the latents, and weight decay, are what keep a few hundred images from being learned by
+    heart: with them validation images are still predicted no worse after 40 epochs than after 20.
 
     Args:
         epochs: other than the recipe's own.
     """
-    length = 20 if epochs is None else epochs
-    rates = {"decoder": 1e-3, "prior": 1e-2, "weights": 1e-2}
+    length = 40 if epochs is None else epochs
+    rates = {"decoder": 2e-3, "prior": 1e-2, "weights": 1e-2}
     return {
         "kernel": KERNEL,
         "latent_dim": LATENT_DIM,
+        "network": "wide",
         "pixel_var": 0.01,
-        "alpha": 0.1,
+        "alpha": 1.0,
         "batch_size": 16,
         "phases": [
-            Phase("global", "global", length, rates, "cosine", warmup=0.02, weight_decay=0.05),
-            Phase("encoder", "distill", max(1, length // 5), {"encoder": 2e-3}, "cosine"),
+            Phase("global", "global", length, rates, "cosine", warmup=0.02, weight_decay=1.0),
+            Phase("encoder", "distill", max(1, length // 8), {"encoder": 2e-3}, "cosine"),
         ],
     }
