@@ -17,6 +17,7 @@ from gppvae.experiments.comparison.run import RESULTS, predictions
 from gppvae.experiments.comparison.task import Task
 from gppvae.experiments.record import read_results
 from gppvae.report import figures
+from gppvae.report.images import to_pictures
 from gppvae.report.page import Page
 
 REPORT, FIGURES = "report.html", "figures"
@@ -243,5 +244,5 @@ def _thinned(values: np.ndarray) -> np.ndarray:
 
 
 def _drawable(images: np.ndarray) -> np.ndarray:
-    """Images as figures want them: channels last."""
-    return images if images.ndim == 3 else np.moveaxis(images, 1, -1)
+    """Images as figures want them: channels, where there are any, last."""
+    return images if images.ndim == 3 else to_pictures(images)
