@@ -251,6 +251,9 @@ def test_plans_and_names() -> None:
     assert FaceRequest(quick=True).plan().data["size"] < 128
     assert FaceRequest(data=(Path("x"),), split="people").name == "faces_faceplace_people"
     assert FaceRequest(quick=True).name == "faces_heads_images_quick"
+    assert FaceRequest(network="wide").name == "faces_heads_images_wide"
+    assert FaceRequest(network="wide").plan().setup.architecture == "wide"
+    assert FaceRequest(quick=True).plan().setup.architecture == "wide"
 
 
 @pytest.mark.parametrize(
@@ -260,6 +263,7 @@ def test_plans_and_names() -> None:
         (["--data", "nowhere"], "non-commercial research"),
         (["--split", "faces"], "split must be one of images, people"),
         (["--methods", "magic"], "methods must be among"),
+        (["--network", "deep"], "network must be one of paper, wide"),
         (["--people", "3", "--size", "8", "--split", "people"], "use more people"),
     ],
 )

@@ -59,6 +59,7 @@ def reproduce_app(guard: Guard) -> typer.Typer:
         split: str = typer.Option(
             "images", help="images: the paper's. people: those of the test are never trained on."
         ),
+        network: str | None = typer.Option(None, help="paper, or wide, which learns sooner (the default of --quick)."),
         methods: str = typer.Option("all", help="all, or names with commas, for example joint,global,cvae."),
         seeds: int = typer.Option(1, min=1, help="How many seeds."),
         first_seed: int = typer.Option(0, min=0, help="The first of them; two commands can share a folder."),
@@ -77,7 +78,9 @@ def reproduce_app(guard: Guard) -> typer.Typer:
         with guard(True):
             from gppvae.report.reproduce import FaceRequest, reproduce_faces
 
-            wanted = FaceRequest(tuple(data), split, methods, seeds, first_seed, quick, people, size, not quiet)
+            wanted = FaceRequest(
+                tuple(data), split, network, methods, seeds, first_seed, quick, people, size, not quiet
+            )
             page, lines = reproduce_faces(wanted, out, results, not quiet, _say)
             print("\n".join(lines))
             print(f"report: {page}")

@@ -72,6 +72,7 @@ class FaceRequest:
 
     data: tuple[Path, ...] = ()
     split: str = "images"
+    network: str | None = None
     methods: str = "all"
     seeds: int = 1
     first_seed: int = 0
@@ -83,11 +84,12 @@ class FaceRequest:
     @property
     def name(self) -> str:
         words = ["faces", "faceplace" if self.data else "heads", self.split]
+        words += [] if self.network in (None, "paper") else [str(self.network)]
         return "_".join(words + (["quick"] if self.quick else []))
 
     def plan(self) -> Plan:
         face_data.check_split(self.split)
-        setup = face_recipes.setup(self.quick)
+        setup = face_recipes.setup(self.network or ("wide" if self.quick else "paper"), self.quick)
         recipe = face_recipes.global_recipe(setup.global_epochs)
         methods = _named(self.methods, face_recipes.QUICK_METHODS if self.quick else face_recipes.METHODS)
         seeds = _seeds(self.first_seed, 1 if self.quick else self.seeds)

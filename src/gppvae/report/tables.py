@@ -39,12 +39,21 @@ def rotated_mnist(results: Path, options: Mapping[str, str]) -> str:
 
 
 def faces(results: Path, options: Mapping[str, str]) -> str:
-    """All methods of one comparison; options: data (heads or faceplace), split."""
+    """All methods of one comparison; options: data (heads or faceplace), split, network."""
     data, split = options.get("data", "heads"), options.get("split", "images")
-    path = results / f"faces_{data}_{split}.json"
+    network = options.get("network", "paper")
+    path = results / "_".join(["faces", data, split, *([network] if network != "paper" else [])])
+    path = path.with_suffix(".json")
     if not path.is_file():
-        return f"Not run yet: `gppvae reproduce faces --split {split}{' --data folder' * (data == 'faceplace')}`."
-    return _comparison(read_results(path), face_page.WORDS)
+        folder = " --data folder" if data == "faceplace" else ""
+        return f"Not run yet: `gppvae reproduce faces --split {split} --network {network}{folder}`."
+    content = read_results(path)
+    data_facts = content["data"]
+    about = (
+        f"{data_facts['name']}: {data_facts['train']} training and {data_facts['test']} test images of "
+        f"{data_facts['size']} x {data_facts['size']} pixels, {data_facts['people']} people."
+    )
+    return f"{about}\n\n{_comparison(content, face_page.WORDS)}"
 
 
 def _comparison(content: Mapping[str, Any], words: Words) -> str:
