@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gppvae.data.batches import Epoch, derive_seed
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.vae import Autoencoder
 from gppvae.training.checkpoint import write_json
 from gppvae.training.folder import provenance
+from gppvae.training.loop import PhaseRun, Settings, Trainer
+from gppvae.training.phases import Phase
+from gppvae.training.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -70,6 +77,22 @@ def thread_counts(asked: int | None) -> list[int]:
     return [asked] if asked else sorted({torch.get_num_threads(), 1}, reverse=True)
 
 
+def epochs_of(model: GPPriorVAE | Autoencoder, phase: Phase, data: Epoch, seed: int) -> Callable[[], None]:
+    """A model under the training loop; each call runs the next epoch of the phase."""
+    trainer = Trainer(model, [phase], data, Settings(seed=seed, progress=False))
+    progress = Progress([(phase.name, phase.epochs, data.n_batches)], enabled=False)
+    progress.__enter__()
+    run = PhaseRun(trainer, 0, progress)
+    run.inference.start(data, None)
+    count = itertools.count()
+
+    def next_epoch() -> None:
+        done = next(count)
+        run._epoch(replace(data, seed=derive_seed(seed, 0, done), tick=progress.tick), done)
+
+    return next_epoch
+
+
 def extra_memory(run: Callable[[], object]) -> float:
     """Bytes of resident memory at the peak of `run` beyond those held before; call it in a fresh process."""
     reset_peak()
@@ -81,6 +104,11 @@ def extra_memory(run: Callable[[], object]) -> float:
 def reset_peak() -> None:
     """Start the peak again at what is held now (Linux), so that making the inputs is not counted."""
     Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory() -> float:
+    """Bytes of resident memory at the peak of this process so far."""
+    return _memory("VmHWM")
 
 
 def _memory(field: str) -> float:

@@ -49,6 +49,16 @@ def gp_term_table(result: dict[str, Any]) -> str:
     return markdown(header, rows)
 
 
+def faces_table(result: dict[str, Any]) -> str:
+    header = ["inference", "seconds per epoch", "of a VAE epoch", "GP term", "peak memory", "beyond the VAE"]
+    rows = []
+    for name, row in result["inferences"].items():
+        cells = [f"{row['ratio']:.2f}", f"{row['gp_share']:.1%}"] if name != "vae" else ["1", ""]
+        more = f"{row['memory_beyond_vae'] / 1e6:+.0f} MB" if name != "vae" else ""
+        rows.append([name, f"{row['cpu_seconds']:.1f}", *cells, f"{row['peak_memory'] / 1e6:,.0f} MB", more])
+    return markdown(header, rows)
+
+
 def about(result: dict[str, Any]) -> str:
     facts = result["about"]
     return (
@@ -68,7 +78,10 @@ def filled(page: str, name: str, content: str) -> str:
 
 def main() -> None:
     page = PAGE.read_text()
-    for name, table in (("epoch", epoch_table), ("gp_term", gp_term_table)):
+    tables = {"epoch": epoch_table, "gp_term": gp_term_table, "faces_cost": faces_table}
+    for name, table in tables.items():
+        if not (RESULTS / f"{name}.json").exists():
+            continue
         result = json.loads((RESULTS / f"{name}.json").read_text())
         page = filled(page, name, f"{table(result)}\n\n{about(result)}")
     write_bytes(PAGE, page.encode())

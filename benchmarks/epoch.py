@@ -8,27 +8,23 @@ Writes results/epoch.json.
 from __future__ import annotations
 
 import argparse
-import itertools
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from _common import Timing, interleave, save, thread_counts
+from _common import Timing, epochs_of, interleave, save, thread_counts
 
 from gppvae.data.arrays import Samples
-from gppvae.data.batches import Epoch, derive_seed
+from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows, Table
 from gppvae.kernels.parse import parse_kernel
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import build_networks
-from gppvae.training.loop import PhaseRun, Settings, Trainer
 from gppvae.training.phases import Phase, plan
-from gppvae.training.progress import Progress
 
 KERNEL = "Learned(digit, 8) * Periodic(angle, 360)"
 DIGITS, ANGLES, N_ROWS, SIZE, LATENTS, BATCH = 360, 15, 4050, 28, 16, 128
@@ -62,18 +58,7 @@ def make_epoch(name: str, network: str, samples: Samples, table: Table, seed: in
         model = GPPriorVAE(autoencoder, kernel, 0.1, LATENTS)
         model.split = kernel.best_split(rows, BATCH)
     data = Epoch(samples, rows, BATCH, None, torch.device("cpu"))
-    trainer = Trainer(model, [phase], data, Settings(seed=seed, progress=False))
-    progress = Progress([(phase.name, EPOCHS, data.n_batches)], enabled=False)
-    progress.__enter__()
-    run = PhaseRun(trainer, 0, progress)
-    run.inference.start(data, None)
-    count = itertools.count()
-
-    def next_epoch() -> None:
-        done = next(count)
-        run._epoch(replace(data, seed=derive_seed(seed, 0, done), tick=progress.tick), done)
-
-    return next_epoch
+    return epochs_of(model, phase, data, seed)
 
 
 def measure(network: str, threads: int, rounds: int, seed: int) -> dict[str, Any]:

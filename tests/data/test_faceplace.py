@@ -62,6 +62,10 @@ def test_counts_have_every_group_and_view(root: Path) -> None:
     assert counts.loc["Asian"].tolist() == [1] * 9
     assert counts.loc["Multiracial", "45L"] == 2
     assert counts.loc["Black"].sum() == 0
+    said = scan(root).report()
+    assert said.startswith("Asian 9 (00F 1, 30L 1,") and "Multiracial 10 (00F 1," in said and "45L 2" in said
+    assert said.endswith("left out: 2 expressions, misnamed AM0101_1100_15L.jpg, misnamed MF918_3310_00F.jpg")
+    assert "Black" not in said
 
 
 def test_scan_takes_a_group_folder_or_several_without_counting_twice(root: Path) -> None:
@@ -73,6 +77,11 @@ def test_angles_are_the_numbers_in_the_view_names() -> None:
     for view, angle in VIEWS.items():
         assert abs(angle) == int(view[:2])
         assert np.sign(angle) == {"F": 0, "L": -1, "R": 1}[view[2]]
+
+
+def test_several_folders_are_loaded_together(root: Path, tmp_path: Path) -> None:
+    both = load_faceplace([root / "Asian", root / "Multiracial"], size=8, cache=tmp_path, progress=False)
+    assert len(both.table) == len(both.images) == 19
 
 
 def test_load_gives_each_row_its_own_picture(root: Path, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from scipy import ndimage
 
 from gppvae import GPPVAE
-from gppvae.data.sources.rotated_mnist import Part, RotatedDigits
+from gppvae.data.part import Part
+from gppvae.data.sources.rotated_mnist import RotatedDigits
 from gppvae.experiments import accuracy
 from gppvae.experiments.rotated_mnist.recipes import global_recipe
 

@@ -16,18 +16,20 @@ from typer.testing import CliRunner
 
 from gppvae.data.sources.rotated_mnist import RotatedDigits, small_split
 from gppvae.estimator import VAE
+from gppvae.experiments.comparison import run as runner
+from gppvae.experiments.comparison.methods import METHODS, averaged
+from gppvae.experiments.comparison.run import Plan, predictions, run
+from gppvae.experiments.comparison.setup import Setup
+from gppvae.experiments.comparison.statistics import over_seeds, paired, paired_over_seeds, standard_error
+from gppvae.experiments.comparison.task import Task
+from gppvae.experiments.comparison.tradeoff import validation_bounds
 from gppvae.experiments.record import read_results, rounded, write_results
-from gppvae.experiments.rotated_mnist import methods
-from gppvae.experiments.rotated_mnist import run as runner
-from gppvae.experiments.rotated_mnist.data import data_facts, load_split, validation_task
-from gppvae.experiments.rotated_mnist.methods import METHODS, QUICK_METHODS, averaged
-from gppvae.experiments.rotated_mnist.recipes import Setup, global_recipe, setup
-from gppvae.experiments.rotated_mnist.run import Plan, predictions, run
-from gppvae.experiments.rotated_mnist.statistics import over_seeds, paired, paired_over_seeds, standard_error
-from gppvae.experiments.rotated_mnist.tradeoff import validation_bounds
+from gppvae.experiments.rotated_mnist.data import data_facts, load_split, task
+from gppvae.experiments.rotated_mnist.recipes import global_recipe, setup
 from gppvae.report.commands import reproduce_app
-from gppvae.report.reproduce import Request
-from gppvae.report.rotated_mnist import mse_text, write_page
+from gppvae.report.comparison import mse_text, write_page
+from gppvae.report.reproduce import QUICK_DIGIT_METHODS, Request
+from gppvae.report.rotated_mnist import WORDS
 
 FIGURES = (
     "figure_2a_mse", "figure_2b_means", "figure_2c_log_variances", "figure_2d_predictions", "figure_2ef_covariances",
@@ -49,10 +51,15 @@ def digits() -> RotatedDigits:
 
 
 @pytest.fixture(scope="module")
-def finished(digits: RotatedDigits, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, dict[str, Any]]:
+def question(digits: RotatedDigits) -> Task:
+    return task(digits)
+
+
+@pytest.fixture(scope="module")
+def finished(question: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("experiment")
-    plan = Plan("paper", tiny_setup(), tuple(METHODS), (0, 1), select=True)
-    return folder, plan, run(folder, plan, digits, progress=False, say=lambda line: None)
+    plan = Plan("paper", tiny_setup(), global_recipe("paper", 1), tuple(METHODS), (0, 1), select=True)
+    return folder, plan, run(folder, plan, question, progress=False, say=lambda line: None)
 
 
 def test_every_method_reports_its_images(finished: tuple[Path, Plan, dict[str, Any]], digits: RotatedDigits) -> None:
@@ -100,7 +107,7 @@ def test_trade_off_is_the_one_with_the_best_validation(finished: tuple[Path, Pla
 
 
 def test_finished_methods_are_not_run_again(
-    finished: tuple[Path, Plan, dict[str, Any]], digits: RotatedDigits, monkeypatch: pytest.MonkeyPatch
+    finished: tuple[Path, Plan, dict[str, Any]], question: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, plan, content = finished
 
@@ -110,7 +117,7 @@ def test_finished_methods_are_not_run_again(
     for name in METHODS:
         monkeypatch.setitem(METHODS, name, (METHODS[name][0], fail))
     heard: list[str] = []
-    again = run(folder, plan, digits, progress=False, say=heard.append)
+    again = run(folder, plan, question, progress=False, say=heard.append)
     assert again["methods"] == content["methods"]
     assert len(heard) == 2 * len(METHODS)
     assert all("finished before" in line for line in heard)
@@ -118,7 +125,7 @@ def test_finished_methods_are_not_run_again(
 
 def test_interrupted_run_continues_with_the_same_numbers(
     finished: tuple[Path, Plan, dict[str, Any]],
-    digits: RotatedDigits,
+    question: Task,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -130,34 +137,32 @@ def test_interrupted_run_continues_with_the_same_numbers(
 
     monkeypatch.setitem(METHODS, "dis", (label, interrupted))
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, plan, digits, progress=False, say=lambda line: None)
+        run(tmp_path, plan, question, progress=False, say=lambda line: None)
     assert not (tmp_path / runner.RESULTS).exists()
     monkeypatch.setitem(METHODS, "dis", (label, method))
     heard: list[str] = []
-    content = run(tmp_path, plan, digits, progress=False, say=heard.append)
+    content = run(tmp_path, plan, question, progress=False, say=heard.append)
     assert "finished before" in heard[0]
     for name in ("joint", "dis"):
         before = finished[2]["methods"][name]["per_image"]["mean_decoded"]["0"]
         np.testing.assert_allclose(content["methods"][name]["per_image"]["mean_decoded"]["0"], before, rtol=1e-4)
 
 
-def test_other_settings_need_another_folder(finished: tuple[Path, Plan, dict[str, Any]], digits: RotatedDigits) -> None:
+def test_other_settings_need_another_folder(finished: tuple[Path, Plan, dict[str, Any]], question: Task) -> None:
     folder, plan, _ = finished
     other = dataclasses.replace(plan, setup=dataclasses.replace(plan.setup, epochs=2))
     with pytest.raises(ValueError, match="holds an experiment with another setup; choose another --out"):
-        run(folder, other, digits, progress=False, say=lambda line: None)
+        run(folder, other, question, progress=False, say=lambda line: None)
 
 
 def test_another_global_recipe_runs_only_the_global_row_again(
-    finished: tuple[Path, Plan, dict[str, Any]], digits: RotatedDigits, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    finished: tuple[Path, Plan, dict[str, Any]], question: Task, tmp_path: Path
 ) -> None:
     shutil.copytree(finished[0], tmp_path / "copy")
-    changed = global_recipe("paper", 1) | {"pixel_var": 0.5}
-    monkeypatch.setattr(runner, "global_recipe", lambda network, epochs: changed)
-    monkeypatch.setattr(methods, "global_recipe", lambda network, epochs: changed)
     heard: list[str] = []
-    plan = dataclasses.replace(finished[1], methods=("dis", "global"), seeds=(0,))
-    content = run(tmp_path / "copy", plan, digits, progress=False, say=heard.append)
+    changed = global_recipe("paper", 1) | {"pixel_var": 0.5}
+    plan = dataclasses.replace(finished[1], recipe=changed, methods=("dis", "global"), seeds=(0,))
+    content = run(tmp_path / "copy", plan, question, progress=False, say=heard.append)
     assert "finished before" in heard[0] and "running" in heard[1]
     before, after = finished[2]["methods"], content["methods"]
     assert after["dis"] == before["dis"]
@@ -166,9 +171,9 @@ def test_another_global_recipe_runs_only_the_global_row_again(
     assert content["global_recipe"]["pixel_var"] == 0.5
 
 
-def test_page_has_every_figure_of_the_paper(finished: tuple[Path, Plan, dict[str, Any]], digits: RotatedDigits) -> None:
+def test_page_has_every_figure_of_the_paper(finished: tuple[Path, Plan, dict[str, Any]], question: Task) -> None:
     folder, _, content = finished
-    page = write_page(folder, digits)
+    page = write_page(folder, question, WORDS)
     for name in FIGURES:
         assert (folder / "figures" / f"{name}.png").stat().st_size > 1000
         assert (folder / "figures" / f"{name}.pdf").stat().st_size > 1000
@@ -226,7 +231,8 @@ def test_sample_average_is_the_mean_over_draws() -> None:
 
 
 def test_validation_task_asks_for_the_held_out_angle(digits: RotatedDigits) -> None:
-    given, asked = validation_task(digits)
+    question = task(digits)
+    given, asked = question.given, question.asked
     assert set(asked.table["angle"]) == {digits.held_out_angle}
     assert digits.held_out_angle not in set(given.table["angle"])
     assert len(asked.table) == 2 and len(given.table) == 14
@@ -234,7 +240,8 @@ def test_validation_task_asks_for_the_held_out_angle(digits: RotatedDigits) -> N
 
 
 def test_plans_and_names() -> None:
-    assert Request(quick=True).plan().methods == QUICK_METHODS
+    assert Request(quick=True).plan().methods == QUICK_DIGIT_METHODS
+    assert "mean-view" not in Request().plan().methods
     assert Request(quick=True, seeds=3).plan().seeds == (0,)
     assert Request(seeds=2, first_seed=3).plan().seeds == (3, 4)
     assert Request(methods="dis, joint").plan().methods == ("dis", "joint")

@@ -149,6 +149,30 @@ def test_views_by_name_are_one_hot_in_the_estimator() -> None:
     assert model._autoencoder.decoder.dense.in_features == 2 + table["angle"].nunique()
 
 
+def test_early_stopping_keeps_the_state_with_the_best_bound(tmp_path: Path) -> None:
+    images, table = spots()
+    held = images[:6], table.iloc[:6]
+    model = CVAE("angle", 360.0, 3, epochs=40, lr=0.1, batch_size=16, patience=1, validate_every=1, seed=0)
+    model.fit(images[6:], table.iloc[6:], validation=held, out=tmp_path, progress=False)
+    bounds = [row["valid_nelbo"] for row in model.history_]
+    assert len(bounds) < 40  # such a rate makes the bound worse sooner or later
+    assert int(np.argmin(bounds)) == len(bounds) - 3
+    batch = next(
+        iter(Epoch(Samples(held[0]), condition_rows(model._conditions(Table(held[1]))), 16, None, torch.device("cpu")))
+    )
+    again = CVAE.load(tmp_path)
+    mean, var = again.encode_views(*held)
+    z = mean + np.sqrt(var) * batch.noise(3).numpy()
+    guess = again.decode_views(z, held[1])
+    total = 0.0
+    for n in range(6):
+        total += 0.5 * float(((images[n] - guess[n, 0]) ** 2).sum()) / 0.01
+        total += 0.5 * images[n].size * math.log(2.0 * math.pi * 0.01)
+        total += 0.5 * sum(float(mean[n, k] ** 2 + var[n, k] - 1.0 - math.log(var[n, k])) for k in range(3))
+    assert total / 6 == pytest.approx(min(bounds), rel=1e-4)
+    assert again.settings()["patience"] == 1
+
+
 def test_unfitted_says_so() -> None:
     with pytest.raises(ValueError, match="this CVAE is not fitted yet"):
         CVAE("angle", 360.0).decode_views(np.zeros((1, 16)), {"angle": [0.0]})

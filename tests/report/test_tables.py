@@ -32,6 +32,7 @@ def results() -> dict[str, Any]:
             ),
             "mean-image": method("mean image", mean_decoded=summary([0.0780], None), sample_averaged=None),
         },
+        "setting": {"setup": {"n_draws": 64}},
         "tests": {"joint against dis": {"average": {"t_test_p": 0.0123, "wilcoxon_p": 0.0456}}},
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
 from gppvae.estimator.base import Estimator, NotFittedError, _whole
 from gppvae.estimator.saving import load_model, load_weights, save_model
-from gppvae.estimator.validation import same_length
+from gppvae.estimator.validation import elbo, same_length
+from gppvae.inference import Inference
 from gppvae.likelihoods import make_likelihood
 from gppvae.models.cvae import condition_rows, conditions_of, decode_given, encode_given, view_conditions
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.conditional import conditional_networks
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import RunFolder
+from gppvae.training.loop import Validate
 from gppvae.training.phases import Phase
 
 
@@ -45,12 +48,14 @@ class CVAE(Estimator):
         lr: float = 1e-3,
         average: float = 0.0,
         batch_size: int = 128,
+        patience: int | None = None,
+        validate_every: int | None = None,
         seed: int = 0,
         device: str | None = None,
     ) -> None:
         super().__init__(
-            latent_dim, network, width, None, None, "gaussian", pixel_var, batch_size, None, None,
-            "first", None, "error", seed, device,
+            latent_dim, network, width, None, None, "gaussian", pixel_var, batch_size, patience,
+            validate_every, "first", None, "error", seed, device,
         )  # fmt: skip
         self.view, self.period, self.epochs, self.lr, self.average = view, period, epochs, lr, average
         self.model_: Autoencoder | None = None
@@ -61,11 +66,15 @@ class CVAE(Estimator):
         samples: Any,
         table: Any,
         *,
+        validation: tuple[Any, Any] | None = None,
         out: str | os.PathLike[str] | None = None,
         progress: bool = True,
         checkpoint_seconds: float = 30.0,
     ) -> CVAE:
-        """Fit to samples and the table that holds their views; `out` is a run folder."""
+        """Fit to samples and the table that holds their views.
+
+        `validation` (samples, table) is for the log and early stopping, `out` a run folder.
+        """
         self._check_settings()
         _whole("epochs", self.epochs, 0)
         rows_table, data = Table(table), self._training_samples(samples)
@@ -78,10 +87,23 @@ class CVAE(Estimator):
         rates = {"encoder": self.lr, "decoder": self.lr}
         phases = [Phase("cvae", "cvae", self.epochs, rates, average=self.average)]
         folder = None if out is None else RunFolder(out)
-        self._train(self.model_, phases, data, rows, folder, None, progress, checkpoint_seconds)
+        check = None if validation is None else self._validator(self.model_, *validation)
+        self._train(self.model_, phases, data, rows, folder, check, progress, checkpoint_seconds)
         if folder is not None:
             self.save(folder.path)
         return self
+
+    def _validator(self, model: Autoencoder, samples: Any, table: Any) -> Validate:
+        """The bound of samples that are not trained on, given their views."""
+        data, rows = self._samples(samples), condition_rows(self._conditions(Table(table)))
+        data.check()
+        held_out = Epoch(data, rows, self.batch_size, None, self._torch_device())
+
+        @torch.no_grad()
+        def validate(inference: Inference, train: Epoch) -> dict[str, float]:
+            return {"valid_nelbo": -elbo(model, replace(held_out, world=train.world))}
+
+        return validate
 
     def _conditions(self, table: Table) -> np.ndarray:
         return view_conditions(table, self.view, self.period, self.views_)
@@ -124,7 +146,9 @@ class CVAE(Estimator):
             "view", "period", "latent_dim", "network", "width", "pixel_var", "epochs", "lr", "average", "batch_size",
             "seed",
         )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+        stopping = {"patience": self.patience, "validate_every": self.validate_every}
+        given = {name: value for name, value in stopping.items() if value is not None}
+        return {name: getattr(self, name) for name in names} | given
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path`."""

@@ -14,6 +14,7 @@ from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows
 from gppvae.estimator.base import Estimator, NotFittedError, _whole
 from gppvae.estimator.saving import constructor_arguments, load_model, load_weights, save_model
+from gppvae.estimator.validation import elbo
 from gppvae.inference import Inference
 from gppvae.likelihoods import Likelihood
 from gppvae.models.vae import Autoencoder
@@ -82,7 +83,7 @@ class VAE(Estimator):
         @torch.no_grad()
         def validate(inference: Inference, train: Epoch) -> dict[str, float]:
             assert held_out is not None
-            return {"valid_nelbo": -_elbo(model, replace(held_out, world=train.world))}
+            return {"valid_nelbo": -elbo(model, replace(held_out, world=train.world))}
 
         folder = None if out is None else RunFolder(out)
         check = None if held_out is None else validate
@@ -98,7 +99,7 @@ class VAE(Estimator):
 
     def score(self, samples: Any) -> float:
         """Mean evidence lower bound per sample, in nats; higher is better."""
-        return _elbo(self._autoencoder, self._batches(samples))
+        return elbo(self._autoencoder, self._batches(samples))
 
     @torch.no_grad()
     def sample(self, n_samples: int = 1, seed: int | None = None) -> np.ndarray:
@@ -148,16 +149,3 @@ class VAE(Estimator):
         load_weights(model, under("model", tensors), path)
         self.model_, self.history_ = model, meta["history"]
         return self
-
-
-@torch.no_grad()
-def _elbo(model: Autoencoder, epoch: Epoch) -> float:
-    total = torch.zeros(1, dtype=torch.float64)
-    for batch in epoch:
-        mean, var = model.encode(batch.y)
-        z = mean + var.sqrt() * batch.noise(mean.shape[1])
-        nll = model.likelihood.nll(batch.y, model.decode(z), batch.mask).sum()
-        kl = 0.5 * (mean.square() + var - 1.0 - var.log()).sum()
-        total -= float(nll + kl)
-    epoch.world.sum_([total])
-    return float(total) / epoch.n_rows

@@ -12,10 +12,11 @@ import numpy as np
 
 from gppvae.data.sources.rotated_mnist import RotatedDigits
 from gppvae.estimator import GPPVAE
+from gppvae.experiments.comparison.setup import NETWORK_RATES
 from gppvae.experiments.evaluation import mse_per_sample
 from gppvae.experiments.record import read_results, write_results
 from gppvae.experiments.rotated_mnist.data import VIEW, data_facts, load_split
-from gppvae.experiments.rotated_mnist.recipes import NETWORK_RATES, global_recipe, setup
+from gppvae.experiments.rotated_mnist.recipes import global_recipe, setup
 from gppvae.experiments.threads import one_thread
 from gppvae.training.folder import MODEL
 from gppvae.training.phases import Phase

@@ -9,11 +9,16 @@ import torch
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Networks this small gain nothing from more, and the numbers do not depend on the machine's cores."""
+def limited_threads(n: int | None) -> Iterator[None]:
+    """So many threads inside the context; as many as before for None."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(n or before)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def one_thread() -> contextlib.AbstractContextManager[None]:
+    """Networks this small gain nothing from more, and the numbers do not depend on the machine's cores."""
+    return limited_threads(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gppvae.nets.conv import ConvDecoder, ConvEncoder
+from gppvae.nets.conv import ConvDecoder, ConvEncoder, scale_for_depth
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
 from gppvae.nets.shuffle import ShuffleDecoder
 
@@ -41,7 +41,10 @@ def build_networks(
         raise ValueError(f"the {name!r} network needs images of 8 x 8 or more, got {image[1:]}; use network='mlp'")
     if name == "faces":
         channels = (width or 32,) * 5
-        return ConvEncoder(image, latent_dim, channels, 2), ConvDecoder(image, latent_dim, channels, 2)
+        encoder, decoder = ConvEncoder(image, latent_dim, channels, 2), ConvDecoder(image, latent_dim, channels, 2)
+        for network in (encoder, decoder):
+            scale_for_depth(network.convolutions)
+        return encoder, decoder
     if name == "wide":
         return ConvEncoder(image, latent_dim, (width or 32,) * 3), ShuffleDecoder(image, latent_dim, width or 32)
     return ConvEncoder(image, latent_dim, (width or 8,) * 3), ConvDecoder(image, latent_dim, (width or 8,) * 3)

@@ -6,10 +6,13 @@ two 3x3 convolutions with 32 channels. ELU between convolutions, none after the 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 ImageShape = tuple[int, int, int]
+ELU_GAIN = 1.245  # 1 / sqrt(E elu(x)^2) for x ~ N(0, 1)
 
 
 def channels_last(layers: nn.Sequential) -> None:
@@ -17,6 +20,20 @@ def channels_last(layers: nn.Sequential) -> None:
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
             layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+
+
+def scale_for_depth(layers: nn.Sequential) -> None:
+    """Draw the weights of convolutions so that signals keep their size through any number of ELU layers.
+
+    By default every layer of torch shrinks them, and after ten nothing reaches the other end: the network then spends
+    its first thousands of steps on growing. Biases start at zero.
+    """
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d):
+            fan_in = layer.in_channels * layer.kernel_size[0] * layer.kernel_size[1]
+            nn.init.normal_(layer.weight, std=ELU_GAIN / math.sqrt(fan_in))
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 class ConvEncoder(nn.Module):

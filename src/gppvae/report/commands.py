@@ -51,6 +51,40 @@ def reproduce_app(guard: Guard) -> typer.Typer:
             print("\n".join(lines))
             print(f"report: {page}")
 
+    @app.command("faces")
+    def faces(
+        data: list[Path] = typer.Option(
+            [], help="Unpacked Face-Place folder, or several; generated heads when not given."
+        ),
+        split: str = typer.Option(
+            "images", help="images: the paper's. people: those of the test are never trained on."
+        ),
+        network: str | None = typer.Option(None, help="paper, or wide, which learns sooner (the default of --quick)."),
+        methods: str = typer.Option("all", help="all, or names with commas, for example joint,global,cvae."),
+        seeds: int = typer.Option(1, min=1, help="How many seeds."),
+        first_seed: int = typer.Option(0, min=0, help="The first of them; two commands can share a folder."),
+        quick: bool = typer.Option(False, "--quick", help="One seed, fewer and smaller images, trained for less."),
+        people: int | None = typer.Option(None, min=3, help="How many generated heads."),
+        size: int | None = typer.Option(None, min=8, help="Pixels per side; the paper's 128 when not given."),
+        out: Path | None = typer.Option(None, help="Folder of the experiment; runs/faces_... by default."),
+        results: Path = typer.Option(Path("results"), help="Folder that gets the numbers as JSON."),
+        quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
+    ) -> None:
+        """People in nine poses, predicted in poses in which they were not seen (Figures 3, S3 and S5).
+
+        Typed again, the command continues where it stopped. The photographs (--data) are not part of the package; they
+        come from tarrlab.org, for non-commercial research.
+        """
+        with guard(True):
+            from gppvae.report.reproduce import FaceRequest, reproduce_faces
+
+            wanted = FaceRequest(
+                tuple(data), split, network, methods, seeds, first_seed, quick, people, size, not quiet
+            )
+            page, lines = reproduce_faces(wanted, out, results, not quiet, _say)
+            print("\n".join(lines))
+            print(f"report: {page}")
+
     @app.command("accuracy")
     def accuracy(
         network: str = typer.Option("wide", help="wide, or paper (the peers' 8 channels)."),

@@ -15,8 +15,10 @@ from typing import Any
 from gppvae.data.atomic import write_bytes
 from gppvae.experiments.record import read_results
 from gppvae.report import accuracy_tables
+from gppvae.report import faces as face_page
+from gppvae.report import rotated_mnist as digit_page
+from gppvae.report.comparison import Words, mse_rows, mse_text
 from gppvae.report.perceptual import perceptual, perceptual_choice
-from gppvae.report.rotated_mnist import PAPER_ERROR, PAPER_MSE, mse_rows, mse_text
 
 REGION = re.compile(
     r"^(?P<start><!-- table: (?P<name>[\w-]+)(?P<options>(?: [\w-]+=[\w.-]+)*) -->)\n"
@@ -34,12 +36,35 @@ def rotated_mnist(results: Path, options: Mapping[str, str]) -> str:
     content = _results(results, split, network)
     if content is None:
         return _not_run(split, network)
+    return _comparison(content, digit_page.WORDS)
+
+
+def faces(results: Path, options: Mapping[str, str]) -> str:
+    """All methods of one comparison; options: data (heads or faceplace), split, network."""
+    data, split = options.get("data", "heads"), options.get("split", "images")
+    network = options.get("network", "paper")
+    path = results / "_".join(["faces", data, split, *([network] if network != "paper" else [])])
+    path = path.with_suffix(".json")
+    if not path.is_file():
+        folder = " --data folder" if data == "faceplace" else ""
+        return f"Not run yet: `gppvae reproduce faces --split {split} --network {network}{folder}`."
+    content = read_results(path)
+    data_facts = content["data"]
+    about = (
+        f"{data_facts['name']}: {data_facts['train']} training and {data_facts['test']} test images of "
+        f"{data_facts['size']} x {data_facts['size']} pixels, {data_facts['people']} people."
+    )
+    return f"{about}\n\n{_comparison(content, face_page.WORDS)}"
+
+
+def _comparison(content: Mapping[str, Any], words: Words) -> str:
+    """Errors of every method, and the paired tests in words."""
     tests = [
         f"{name}: paired t-test p = {test['average']['t_test_p']:.2g}, "
         f"Wilcoxon p = {test['average']['wilcoxon_p']:.2g} over images."
         for name, test in content["tests"].items()
     ]
-    return markdown(*mse_rows(content)) + ("\n\n" + " ".join(tests) if tests else "")
+    return markdown(*mse_rows(content, words)) + ("\n\n" + " ".join(tests) if tests else "")
 
 
 def rotated_mnist_overview(results: Path, options: Mapping[str, str]) -> str:
@@ -54,9 +79,8 @@ def rotated_mnist_overview(results: Path, options: Mapping[str, str]) -> str:
     columns = ["method", "the paper", *(f"{split} split, {network} network" for split, network in pairs)]
     rows = []
     for name, label in labels.items():
-        paper = f"{PAPER_MSE[name]:.4f} ± {PAPER_ERROR[name]:.4f}" if name in PAPER_MSE else DASH
         cells = [_mean_of(content, name) for content in contents.values()]
-        rows.append([label, paper, *cells])
+        rows.append([label, digit_page.WORDS.paper(name), *cells])
     return markdown(columns, rows)
 
 
@@ -73,6 +97,7 @@ def _written(make: Callable[[Path, Mapping[str, str]], accuracy_tables.Table]) -
 TABLES: dict[str, Make] = {
     "rotated-mnist": rotated_mnist,
     "rotated-mnist-overview": rotated_mnist_overview,
+    "faces": faces,
     "accuracy": _written(accuracy_tables.accuracy),
     "accuracy-overview": _written(accuracy_tables.accuracy_overview),
     "coverage": _written(accuracy_tables.coverage),

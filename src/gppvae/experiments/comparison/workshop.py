@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from gppvae.data.sources.rotated_mnist import Part, RotatedDigits
+from gppvae.data.part import Part
 from gppvae.estimator import GPPVAE, VAE
 from gppvae.estimator.cvae import CVAE
-from gppvae.experiments.rotated_mnist.data import PERIOD, VIEW
-from gppvae.experiments.rotated_mnist.recipes import Setup
+from gppvae.experiments.comparison.setup import Setup, recipe_key
+from gppvae.experiments.comparison.task import Task
 from gppvae.training.folder import RunFolder
 from gppvae.training.phases import Phase
 
@@ -23,20 +24,23 @@ class Workshop:
     """Where and with what the methods of one comparison are trained.
 
     Attributes:
-        folder: of the experiment; every fit has a folder below it.  digits: the data.  setup: shared settings.
-        progress: show progress bars.
+        folder: of the experiment; every fit has a folder below it.  task: the data.  setup: shared settings.
+        recipe: arguments of the GPPVAE of the global row.  progress: show progress bars.
     """
 
     folder: Path
-    digits: RotatedDigits
+    task: Task
     setup: Setup
+    recipe: dict[str, Any]
     progress: bool = True
 
     def seed_folder(self, seed: int) -> Path:
         return self.folder / f"seed{seed}"
 
     def selection_vae(self, seed: int, pixel_var: float) -> VAE:
-        """A VAE trained only to choose the trade-off."""
+        """A VAE trained to choose the trade-off."""
+        if self.setup.selects_by_warmup():
+            return self.warmup(seed, pixel_var)
         return self._vae(f"select_{pixel_var:g}", seed, pixel_var, self.setup.select_epochs, None)
 
     def warmup(self, seed: int, pixel_var: float) -> VAE:
@@ -52,26 +56,39 @@ class Workshop:
         folder = self.seed_folder(seed) / f"cvae_{pixel_var:g}_{epochs}"
         if RunFolder(folder).finished():
             return CVAE.load(folder)
-        setup, train = self.setup, self.digits.train
+        setup, train = self.setup, self.task.train
         model = CVAE(
-            VIEW, PERIOD, setup.latent_dim, network=setup.architecture, pixel_var=pixel_var, epochs=epochs,
-            batch_size=setup.batch_size, average=setup.average, seed=seed,
+            self.task.view, self.task.period, setup.latent_dim, network=setup.architecture, pixel_var=pixel_var,
+            epochs=epochs, batch_size=setup.batch_size, average=setup.average, seed=seed, **setup.stopping(),
         )  # fmt: skip
-        return model.fit(train.images, train.table, out=folder, progress=self.progress)
+        return model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
 
     def gppvae(
         self, name: str, seed: int, pixel_var: float, phases: list[Phase], start: VAE, batch_size: int | None = None
     ) -> GPPVAE:
         """A GPPVAE with the paper's kernel whose networks start as those of `start`."""
-        folder, setup, train = self.seed_folder(seed) / name, self.setup, self.digits.train
+        folder, setup, train = self.seed_folder(seed) / name, self.setup, self.task.train
         encoder, decoder = copy.deepcopy((start._autoencoder.encoder, start._autoencoder.decoder))
         if RunFolder(folder).finished():
             return GPPVAE.load(folder, encoder=encoder, decoder=decoder)
         model = GPPVAE(
             setup.kernel, setup.latent_dim, encoder=encoder, decoder=decoder, pixel_var=pixel_var, alpha=setup.alpha,
-            phases=phases, batch_size=batch_size or setup.batch_size, seed=seed,
+            phases=phases, batch_size=batch_size or setup.batch_size, seed=seed, **setup.stopping(),
         )  # fmt: skip
-        return model.fit(train.images, train.table, out=folder, progress=self.progress)
+        return model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
+
+    def global_(self, seed: int) -> GPPVAE:
+        """The GPPVAE of the global row, by its own recipe."""
+        folder = self.seed_folder(seed) / f"global_{recipe_key(self.recipe)}"
+        if RunFolder(folder).finished():
+            return GPPVAE.load(folder)
+        model = GPPVAE(**({"network": self.setup.architecture} | self.recipe), seed=seed, **self.setup.stopping())
+        train = self.task.train
+        return model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
+
+    def _pair(self) -> tuple[np.ndarray, Any] | None:
+        held = self.task.stop_on
+        return None if held is None else (held.images, held.table)
 
     def _vae(self, name: str, seed: int, pixel_var: float, epochs: int, start: VAE | None) -> VAE:
         folder, setup = self.seed_folder(seed) / name, self.setup
@@ -80,9 +97,10 @@ class Workshop:
             return VAE.load(folder, encoder=encoder, decoder=decoder)
         model = VAE(
             setup.latent_dim, network=setup.architecture, encoder=encoder, decoder=decoder, pixel_var=pixel_var,
-            epochs=epochs, batch_size=setup.batch_size, average=setup.average, seed=seed,
+            epochs=epochs, batch_size=setup.batch_size, average=setup.average, seed=seed, **setup.stopping(),
         )  # fmt: skip
-        return model.fit(self.digits.train.images, out=folder, progress=self.progress)
+        held = None if self.task.stop_on is None else self.task.stop_on.images
+        return model.fit(self.task.train.images, validation=held, out=folder, progress=self.progress)
 
     def _networks(self, start: VAE | None) -> tuple[torch.nn.Module | None, torch.nn.Module | None]:
         if start is None:
@@ -98,10 +116,10 @@ def encoded(model: VAE, part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 @torch.no_grad()
 def decoded(model: VAE, z: np.ndarray) -> np.ndarray:
-    """Images (n, height, width) of latents."""
+    """Images (n, channels, height, width) of latents."""
     autoencoder = model._autoencoder
     latents = torch.from_numpy(np.asarray(z, dtype=np.float32))
-    return autoencoder.likelihood.mean(autoencoder.decode(latents.to(model._torch_device()))).cpu().numpy()[:, 0]
+    return autoencoder.likelihood.mean(autoencoder.decode(latents.to(model._torch_device()))).cpu().numpy()
 
 
 def seconds_of(model: VAE | CVAE | GPPVAE) -> float:

@@ -7,18 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
-from gppvae.data.sources.rotated_mnist import RotatedDigits
+from gppvae.data.part import unit_pixels
 from gppvae.estimator import GPPVAE, VAE
-from gppvae.experiments.baselines import copy_nearest_view, mean_image
-from gppvae.experiments.rotated_mnist.data import OBJECT, PERIOD, VIEW
-from gppvae.experiments.rotated_mnist.networks import Workshop, decoded, encoded, seconds_of
-from gppvae.experiments.rotated_mnist.recipes import global_recipe, recipe_key
-from gppvae.experiments.rotated_mnist.tradeoff import cvae_latents, livae_latents
-from gppvae.kernels.columns import Learned
-from gppvae.kernels.stationary import StationaryLeaf
-from gppvae.training.folder import RunFolder
+from gppvae.experiments.baselines import copy_nearest_view, mean_image, mean_of_nearest_view
+from gppvae.experiments.comparison.learned import learned_arrays, learned_facts
+from gppvae.experiments.comparison.tradeoff import cvae_latents, livae_latents
+from gppvae.experiments.comparison.workshop import Workshop, decoded, encoded, seconds_of
 
 
 @dataclass(frozen=True)
@@ -26,10 +21,10 @@ class Answer:
     """What a method says about the test images.
 
     Attributes:
-        mean: images decoded from the mean latent, (n, 28, 28).
+        mean: images decoded from the mean latent, in the shape of the test images.
         averaged: images averaged over draws of the latent; None for methods without a latent.
         seconds: wall time of all training it needed.  epochs: (or steps) of each phase.  note: for the table.
-        arrays: more for the figures.
+        arrays: more for the figures.  learned: what the kernel says, in numbers.
     """
 
     mean: np.ndarray
@@ -38,6 +33,7 @@ class Answer:
     epochs: dict[str, int] = field(default_factory=dict)
     note: str = ""
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    learned: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,6 @@ class Values:
     livae: float
 
 
-EXACT_BATCH = 256
 Run = Callable[[Workshop, int, Values], Answer]
 
 
@@ -63,8 +58,7 @@ def joint(work: Workshop, seed: int, values: Values) -> Answer:
 def exact(work: Workshop, seed: int, values: Values) -> Answer:
     setup, start = work.setup, work.warmup(seed, values.shared)
     phases = [setup.gp_only(setup.gp_steps), setup.joint("exact", setup.exact_steps)]
-    # Its gradient is of all rows whatever the batch size, and larger batches are quicker.
-    model = work.gppvae("exact", seed, values.shared, phases, start, batch_size=EXACT_BATCH)
+    model = work.gppvae("exact", seed, values.shared, phases, start, batch_size=setup.exact_batch())
     return _gp_answer(work, model, start, "exact inference, one step per pass")
 
 
@@ -75,14 +69,8 @@ def dis(work: Workshop, seed: int, values: Values) -> Answer:
 
 
 def global_(work: Workshop, seed: int, values: Values) -> Answer:
-    recipe = global_recipe(work.setup.network, work.setup.global_epochs)
-    folder = work.seed_folder(seed) / f"global_{recipe_key(recipe)}"
-    if RunFolder(folder).finished():
-        model = GPPVAE.load(folder)
-    else:
-        model = GPPVAE(**recipe, network=work.setup.architecture, seed=seed)
-        model.fit(work.digits.train.images, work.digits.train.table, out=folder, progress=work.progress)
-    return _gp_answer(work, model, None, f"global inference, pixel variance {recipe['pixel_var']:g}")
+    model = work.global_(seed)
+    return _gp_answer(work, model, None, f"global inference, pixel variance {model.pixel_var:g}")
 
 
 def cvae(work: Workshop, seed: int, values: Values) -> Answer:
@@ -104,19 +92,26 @@ def livae_opt(work: Workshop, seed: int, values: Values) -> Answer:
 def vae_floor(work: Workshop, seed: int, values: Values) -> Answer:
     """The VAE's reconstruction of the test images themselves: no prediction, what its networks can draw."""
     model = work.vae(seed, values.shared)
-    latents = encoded(model, work.digits.test)
-    train_mean, train_var = encoded(model, work.digits.train)
+    latents = encoded(model, work.task.test)
+    train_mean, train_var = encoded(model, work.task.train)
     arrays = {"z_mean": train_mean, "z_logvar": np.log(train_var)}
     return _vae_answer(work, seed, model, latents, "sees the test images", arrays)
 
 
 def mean_of_images(work: Workshop, seed: int, values: Values) -> Answer:
-    return Answer(mean_image(work.digits.train.images, len(work.digits.test.table)), None, note="no model")
+    images = work.task.train.images
+    return _no_model(work, mean_image(images, len(work.task.test.table)))
+
+
+def mean_of_view(work: Workshop, seed: int, values: Values) -> Answer:
+    task, train = work.task, work.task.train
+    return _no_model(work, mean_of_nearest_view(train.images, train.table, task.test.table, task.angle, task.period))
 
 
 def nearest_view(work: Workshop, seed: int, values: Values) -> Answer:
-    train, test = work.digits.train, work.digits.test
-    return Answer(copy_nearest_view(train.images, train.table, test.table, OBJECT, VIEW, PERIOD), None, note="no model")
+    task, shown = work.task, work.task.shown
+    columns = task.object, task.angle, task.period
+    return _no_model(work, copy_nearest_view(shown.images, shown.table, task.test.table, *columns))
 
 
 METHODS: dict[str, tuple[str, Run]] = {
@@ -130,9 +125,10 @@ METHODS: dict[str, tuple[str, Run]] = {
     "livae-opt": ("LIVAE-opt", livae_opt),
     "vae": ("VAE reconstruction", vae_floor),
     "mean-image": ("mean image", mean_of_images),
+    "mean-view": ("mean image of the view", mean_of_view),
     "nearest-view": ("nearest view copied", nearest_view),
 }
-QUICK_METHODS = ("joint", "dis", "livae")
+OWN_VALUES = frozenset({"global", "mean-image", "mean-view", "nearest-view"})  # they need no chosen pixel variance
 
 
 def averaged(
@@ -147,48 +143,62 @@ def averaged(
 
 
 def _gp_answer(work: Workshop, model: GPPVAE, start: VAE | None, note: str, with_figures: bool = False) -> Answer:
-    wanted = work.digits.test.table
-    sampled = model.predict(wanted, n_samples=work.setup.n_draws)
+    task = work.task
+    learned = learned_facts(model, task)
+    arrays = learned_arrays(model, task) if with_figures else {}
+    if task.new_objects:
+        model.add_objects(task.shown.images, task.shown.table)
+    sampled = model.predict(task.test.table, n_samples=work.setup.n_draws)
     before = _shared_seconds(work, start)
     return Answer(
-        mean=model.predict(wanted).mean[:, 0],
-        averaged=sampled.mean[:, 0],
+        mean=task.pictures(model.predict(task.test.table).mean),
+        averaged=task.pictures(sampled.mean),
         seconds=before + model.fit_seconds_,
         epochs=_phase_lengths(model.history_) | ({} if start is None else _vae_lengths(work, start)),
         note=note,
-        arrays=learned_arrays(model, work.digits) if with_figures else {},
+        arrays=arrays,
+        learned=learned,
     )
 
 
 def _cvae(work: Workshop, seed: int, pixel_var: float) -> Answer:
-    setup, test = work.setup, work.digits.test
-    epochs = setup.warmup_epochs + setup.epochs
-    model = work.cvae(seed, pixel_var, epochs)
-    mean, var = cvae_latents(model, work.digits.train, test)
+    setup, task = work.setup, work.task
+    model = work.cvae(seed, pixel_var, setup.warmup_epochs + setup.epochs)
+    mean, var = cvae_latents(model, task, task.shown, task.test)
 
     def decode(z: np.ndarray) -> np.ndarray:
-        return model.decode_views(z, test.table)[:, 0]
+        return task.pictures(model.decode_views(z, task.test.table))
 
     drawn = averaged(decode, mean, var, setup.n_draws, seed)
-    return Answer(decode(mean), drawn, seconds_of(model), {"cvae": epochs}, f"pixel variance {pixel_var:g}")
+    epochs = _phase_lengths(model.history_)
+    return Answer(decode(mean), drawn, seconds_of(model), epochs, f"pixel variance {pixel_var:g}")
 
 
 def _livae(work: Workshop, seed: int, pixel_var: float) -> Answer:
     model = work.vae(seed, pixel_var)
-    latents = livae_latents(model, work.digits.train, work.digits.test)
+    latents = livae_latents(model, work.task, work.task.shown, work.task.test)
     return _vae_answer(work, seed, model, latents, f"pixel variance {pixel_var:g}", {})
 
 
 def _vae_answer(
     work: Workshop, seed: int, model: VAE, latents: tuple[np.ndarray, np.ndarray], note: str, arrays: dict[str, Any]
 ) -> Answer:
-    drawn = averaged(lambda z: decoded(model, z), *latents, work.setup.n_draws, seed)
+    def decode(z: np.ndarray) -> np.ndarray:
+        return work.task.pictures(decoded(model, z))
+
+    drawn = averaged(decode, *latents, work.setup.n_draws, seed)
     seconds = _shared_seconds(work, model)
-    return Answer(decoded(model, latents[0]), drawn, seconds, _vae_lengths(work, model), note, arrays)
+    return Answer(decode(latents[0]), drawn, seconds, _vae_lengths(work, model), note, arrays)
+
+
+def _no_model(work: Workshop, images: np.ndarray) -> Answer:
+    return Answer(unit_pixels(images, work.task.train.images.dtype), None, note="no model")
 
 
 def _vae_lengths(work: Workshop, model: VAE) -> dict[str, int]:
-    return {"vae": work.setup.warmup_epochs + (0 if model.encoder is None else model.epochs)}
+    own = _phase_lengths(model.history_).get("vae", 0)
+    before = 0 if model.encoder is None else _vae_lengths(work, work.warmup(model.seed, model.pixel_var))["vae"]
+    return {"vae": before + own}
 
 
 def _shared_seconds(work: Workshop, model: VAE | None) -> float:
@@ -205,19 +215,3 @@ def _phase_lengths(history: list[dict[str, Any]]) -> dict[str, int]:
     for row in history:
         lengths[row["phase"]] = max(lengths.get(row["phase"], 0), int(row["epoch"]))
     return lengths
-
-
-@torch.no_grad()
-def learned_arrays(model: GPPVAE, digits: RotatedDigits) -> dict[str, np.ndarray]:
-    """Encoder outputs on the training images, and the covariances between objects and between views."""
-    mean, std = model.encode(digits.train.images, return_std=True)
-    kernel = model._fitted[0].kernel
-    found: dict[str, np.ndarray] = {"z_mean": np.asarray(mean), "z_logvar": 2.0 * np.log(np.asarray(std))}
-    for leaf in kernel.leaves():
-        if isinstance(leaf, Learned):
-            values = torch.arange(len(leaf.levels))
-            found["object_covariance"] = leaf.covariance(values, values).numpy()
-        elif isinstance(leaf, StationaryLeaf):
-            angles = torch.tensor(digits.angles, dtype=torch.float64)[:, None]
-            found["view_covariance"] = leaf.covariance(angles, angles).numpy()
-    return found

@@ -2,7 +2,7 @@
 
 One parameter decides it: the pixel variance sigma_y^2, or lambda = 2 L sigma_y^2 / K. All methods share the value
 at which a plain VAE has the highest validation bound; CVAE-opt and LIVAE-opt take the value at which they predict
-the held-out angle of the validation digits best.
+what is asked about validation data best.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from gppvae.data.sources.rotated_mnist import Part
-from gppvae.data.table import Table
+from gppvae.data.part import Part
 from gppvae.estimator import VAE
 from gppvae.estimator.cvae import CVAE
+from gppvae.experiments.comparison.statistics import standard_error
+from gppvae.experiments.comparison.task import Task
+from gppvae.experiments.comparison.workshop import Workshop, decoded, encoded
 from gppvae.experiments.evaluation import mse_per_sample
-from gppvae.experiments.rotated_mnist.data import OBJECT, PERIOD, VIEW, validation_task
-from gppvae.experiments.rotated_mnist.networks import Workshop, decoded, encoded
-from gppvae.experiments.rotated_mnist.statistics import standard_error
 from gppvae.models.cvae import object_latents
 from gppvae.models.livae import interpolate_latents
 
@@ -54,53 +53,58 @@ def validation_bounds(model: VAE, images: np.ndarray, seed: int = 0) -> np.ndarr
     mean, std = model.encode(images, return_std=True)
     assert isinstance(mean, np.ndarray)
     z = mean + std * np.random.default_rng(seed).standard_normal(mean.shape)
-    squares = np.square(decoded(model, z) - images).reshape(len(images), -1).sum(axis=1, dtype=np.float64)
+    squares = (
+        np.square(decoded(model, z).reshape(images.shape) - images)
+        .reshape(len(images), -1)
+        .sum(axis=1, dtype=np.float64)
+    )
     n_pixels = images[0].size
     pixel_var = squares.mean() / n_pixels
     kl = 0.5 * (mean**2 + std**2 - 1.0 - 2.0 * np.log(std)).sum(axis=1, dtype=np.float64)
     return -0.5 * n_pixels * math.log(2.0 * math.pi * pixel_var) - 0.5 * squares / pixel_var - kl
 
 
-def cvae_latents(model: CVAE, given: Part, asked: Part) -> tuple[np.ndarray, np.ndarray]:
+def cvae_latents(model: CVAE, task: Task, given: Part, asked: Part) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of the latent of each asked row's object, from all its given views."""
     mean, var = model.encode_views(given.images, given.table)
-    return object_latents(mean, var, Table(given.table).ids(OBJECT), Table(asked.table).ids(OBJECT))
+    return object_latents(mean, var, task.objects(given), task.objects(asked))
 
 
-def livae_latents(model: VAE, given: Part, asked: Part) -> tuple[np.ndarray, np.ndarray]:
+def livae_latents(model: VAE, task: Task, given: Part, asked: Part) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of the latent at each asked row, between its object's two nearest given views."""
-    there, here = Table(given.table), Table(asked.table)
-    views = there.numeric((VIEW,))[:, 0], here.numeric((VIEW,))[:, 0]
-    return interpolate_latents(*encoded(model, given), there.ids(OBJECT), views[0], here.ids(OBJECT), views[1], PERIOD)
+    latents = encoded(model, given)
+    there, here = (task.objects(given), task.angles(given)), (task.objects(asked), task.angles(asked))
+    return interpolate_latents(*latents, *there, *here, task.period)
 
 
 def select_shared(work: Workshop) -> Choice:
     """The value for all methods: highest validation bound of the VAE (Figure S3)."""
-    images = work.digits.valid.images
+    images = work.task.valid.pixels()
     return _choose(
         work, lambda value: validation_bounds(work.selection_vae(SELECTION_SEED, value), images), highest=True
     )
 
 
 def select_livae(work: Workshop) -> Choice:
-    """The value at which interpolation predicts the validation digits best (Figure S4)."""
-    given, asked = validation_task(work.digits)
+    """The value at which interpolation predicts validation images best (Figures S4 and S5)."""
+    task = work.task
 
     def errors(value: float) -> np.ndarray:
         model = work.selection_vae(SELECTION_SEED, value)
-        return mse_per_sample(asked.images, decoded(model, livae_latents(model, given, asked)[0]))
+        guess = decoded(model, livae_latents(model, task, task.given, task.asked)[0])
+        return mse_per_sample(task.asked.pixels(), guess)
 
     return _choose(work, errors, highest=False)
 
 
 def select_cvae(work: Workshop) -> Choice:
-    """The value at which the CVAE predicts the validation digits best (Figure S4)."""
-    given, asked = validation_task(work.digits)
+    """The value at which the CVAE predicts validation images best (Figures S4 and S5)."""
+    task = work.task
 
     def errors(value: float) -> np.ndarray:
         model = work.cvae(SELECTION_SEED, value, work.setup.select_epochs)
-        guess = model.decode_views(cvae_latents(model, given, asked)[0], asked.table)
-        return mse_per_sample(asked.images, guess)
+        guess = model.decode_views(cvae_latents(model, task, task.given, task.asked)[0], task.asked.table)
+        return mse_per_sample(task.asked.pixels(), guess)
 
     return _choose(work, errors, highest=False)
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gppvae.data.atomic import write_bytes
-from gppvae.data.sources.rotated_mnist import RotatedDigits
+from gppvae.experiments.comparison.methods import METHODS, OWN_VALUES, Answer, Values
+from gppvae.experiments.comparison.setup import Setup, recipe_facts, recipe_key
+from gppvae.experiments.comparison.statistics import over_seeds, paired_over_seeds
+from gppvae.experiments.comparison.task import Task
+from gppvae.experiments.comparison.tradeoff import select_cvae, select_livae, select_shared
+from gppvae.experiments.comparison.workshop import Workshop
 from gppvae.experiments.evaluation import mse_per_sample
 from gppvae.experiments.record import read_results, rounded, write_results
-from gppvae.experiments.rotated_mnist.data import data_facts
-from gppvae.experiments.rotated_mnist.methods import METHODS, Answer, Values
-from gppvae.experiments.rotated_mnist.networks import Workshop
-from gppvae.experiments.rotated_mnist.recipes import Setup, global_recipe, recipe_facts, recipe_key
-from gppvae.experiments.rotated_mnist.statistics import over_seeds, paired_over_seeds
-from gppvae.experiments.rotated_mnist.tradeoff import select_cvae, select_livae, select_shared
-from gppvae.experiments.threads import one_thread
+from gppvae.experiments.threads import limited_threads
 from gppvae.training.checkpoint import write_json
 
 SETTING, SELECTION, RESULTS = "setting.json", "selection.json", "results.json"
@@ -33,15 +32,19 @@ class Plan:
     """What to run.
 
     Attributes:
-        split: name of the split.  setup: shared settings.  methods: names of METHODS, in the order to run.
-        seeds: of networks, batches and noise; the data are the same for all.  select: choose the trade-off.
+        split: name of the split.  setup: shared settings.  recipe: arguments of the GPPVAE of the global row.
+        methods: names of METHODS, in the order to run.  select: choose the trade-off.
+        seeds: of networks, batches and noise; the data are the same for all.
+        data: what else decides the data, beside the split.
     """
 
     split: str
     setup: Setup
+    recipe: dict[str, Any]
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     select: bool
+    data: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.methods if name not in METHODS]
@@ -52,23 +55,20 @@ class Plan:
 
     def setting(self) -> dict[str, Any]:
         """All that decides the numbers beside method and seed, and beside the recipe of the global row."""
-        setting = {"split": self.split, "setup": self.setup.facts(), "select": self.select}
+        setting = {"split": self.split, "setup": self.setup.facts(), "select": self.select} | self.data
         plain: dict[str, Any] = json.loads(json.dumps(setting))
         return plain
 
-    def global_recipe(self) -> dict[str, Any]:
-        return global_recipe(self.setup.network, self.setup.global_epochs)
-
     def version(self, method: str) -> str:
         """What a record must say to be this plan's: the global row may be trained anew with another recipe."""
-        return recipe_key(self.global_recipe()) if method == "global" else ""
+        return recipe_key(self.recipe) if method == "global" else ""
 
 
-def run(folder: Path, plan: Plan, digits: RotatedDigits, progress: bool = True, say: Say = print) -> dict[str, Any]:
+def run(folder: Path, plan: Plan, task: Task, progress: bool = True, say: Say = print) -> dict[str, Any]:
     """Run what is not finished yet and gather everything finished in the folder into results.json.
 
     Args:
-        folder: of the experiment; made if need be.  plan: what to run.  digits: the data.
+        folder: of the experiment; made if need be.  plan: what to run.  task: the data.
         progress: show bars of every fit.  say: told which method runs and how many remain.
 
     Returns:
@@ -76,8 +76,8 @@ def run(folder: Path, plan: Plan, digits: RotatedDigits, progress: bool = True, 
     """
     folder.mkdir(parents=True, exist_ok=True)
     _check_setting(folder, plan)
-    work = Workshop(folder, digits, plan.setup, progress)
-    with one_thread():
+    work = Workshop(folder, task, plan.setup, plan.recipe, progress)
+    with limited_threads(plan.setup.threads()):
         values = _values(work, plan, say)
         jobs = [(seed, name) for seed in plan.seeds for name in plan.methods]
         for number, (seed, name) in enumerate(jobs):
@@ -87,12 +87,12 @@ def run(folder: Path, plan: Plan, digits: RotatedDigits, progress: bool = True, 
                 say(f"{place}: finished before")
                 continue
             say(f"{place}: running")
-            errors = _keep(folder, seed, name, plan.version(name), method(work, seed, values), digits)
+            errors = _keep(folder, seed, name, plan.version(name), method(work, seed, values), task)
             say(f"{place}: MSE {np.mean(errors):.4f}")
-    return gather(folder, plan, digits)
+    return gather(folder, plan, task)
 
 
-def gather(folder: Path, plan: Plan, digits: RotatedDigits) -> dict[str, Any]:
+def gather(folder: Path, plan: Plan, task: Task) -> dict[str, Any]:
     """Results of every seed and method that is finished in the folder; written to results.json."""
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("seed*/records/*.json"))]
     methods: dict[str, Any] = {}
@@ -102,13 +102,13 @@ def gather(folder: Path, plan: Plan, digits: RotatedDigits) -> dict[str, Any]:
         if own:
             methods[name] = {"label": label, **_over_seeds(own)}
     content = {
-        "experiment": "rotated_mnist",
+        "experiment": task.experiment,
         "split": plan.split,
         "network": plan.setup.network,
-        "epoch": "last",
-        "data": data_facts(digits),
+        "epoch": "best on validation" if plan.setup.stopping() else "last",
+        "data": task.facts,
         "setting": plan.setting(),
-        "global_recipe": recipe_facts(plan.global_recipe()),
+        "global_recipe": recipe_facts(plan.recipe),
         "selection": _read(folder / SELECTION),
         "methods": methods,
         "tests": _tests(methods),
@@ -138,10 +138,14 @@ def _check_setting(folder: Path, plan: Plan) -> None:
 def _values(work: Workshop, plan: Plan, say: Say) -> Values:
     """The chosen pixel variances, from selection.json where it is complete."""
     fixed = plan.setup.pixel_var
-    if not plan.select:
+    if not plan.select or OWN_VALUES.issuperset(plan.methods):
         return Values(fixed, fixed, fixed)
     path = work.folder / SELECTION
-    kept = _read(path) or {"grid": list(plan.setup.grid), "lambda": [plan.setup.trade_off(v) for v in plan.setup.grid]}
+    n_pixels = int(np.prod(work.task.image_shape))
+    kept = _read(path) or {
+        "grid": list(plan.setup.grid),
+        "lambda": [plan.setup.trade_off(v, n_pixels) for v in plan.setup.grid],
+    }
     wanted = {"shared"} | {name.removesuffix("-opt") for name in plan.methods if name.endswith("-opt")}
     for name, (label, select) in SELECTED.items():
         if name in wanted and name not in kept:
@@ -157,7 +161,7 @@ def _record_path(folder: Path, seed: int, name: str) -> Path:
     return folder / f"seed{seed}" / "records" / f"{name}.json"
 
 
-def _keep(folder: Path, seed: int, name: str, version: str, answer: Answer, digits: RotatedDigits) -> np.ndarray:
+def _keep(folder: Path, seed: int, name: str, version: str, answer: Answer, task: Task) -> np.ndarray:
     """Write a method's arrays, then its record, whose presence says that the method is finished."""
     path = _record_path(folder, seed, name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +171,7 @@ def _keep(folder: Path, seed: int, name: str, version: str, answer: Answer, digi
     np.savez_compressed(partial, **kept)
     write_bytes(path.with_suffix(".npz"), partial.read_bytes())
     partial.unlink()
-    truth = digits.test.images
+    truth = task.test.pixels()
     errors = mse_per_sample(truth, answer.mean)
     record = {
         "method": name,
@@ -179,7 +183,7 @@ def _keep(folder: Path, seed: int, name: str, version: str, answer: Answer, digi
         "mean_decoded": rounded(errors),
         "sample_averaged": None if answer.averaged is None else rounded(mse_per_sample(truth, answer.averaged)),
     }
-    write_json(path, record)
+    write_json(path, record | ({"learned": answer.learned} if answer.learned else {}))
     return errors
 
 
@@ -195,7 +199,7 @@ def _over_seeds(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "seconds": [record["seconds"] for record in records],
         **summary,
         "per_image": per_image,
-    }
+    } | ({"learned": [record["learned"] for record in records]} if all("learned" in r for r in records) else {})
 
 
 def _tests(methods: dict[str, Any]) -> dict[str, Any]:
