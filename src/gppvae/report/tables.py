@@ -68,15 +68,14 @@ def _comparison(content: Mapping[str, Any], words: Words) -> str:
 
 
 def rotated_mnist_overview(results: Path, options: Mapping[str, str]) -> str:
-    """Paper against ours, both splits and both networks."""
+    """Paper against ours, those splits and networks that were run."""
     pairs = [(split, network) for split in ("paper", "published") for network in ("paper", "wide")]
-    contents = {pair: _results(results, *pair) for pair in pairs}
-    labels = {
-        name: method["label"] for content in contents.values() if content for name, method in content["methods"].items()
-    }
-    if not labels:
+    found = {pair: _results(results, *pair) for pair in pairs}
+    contents = {pair: content for pair, content in found.items() if content}
+    if not contents:
         return _not_run(*pairs[0])
-    columns = ["method", "the paper", *(f"{split} split, {network} network" for split, network in pairs)]
+    labels = {name: method["label"] for content in contents.values() for name, method in content["methods"].items()}
+    columns = ["method", "the paper", *(f"{split} split, {network} network" for split, network in contents)]
     rows = []
     for name, label in labels.items():
         cells = [_mean_of(content, name) for content in contents.values()]
@@ -164,8 +163,8 @@ def _not_run(split: str, network: str) -> str:
     return f"Not run yet: `gppvae reproduce rotated-mnist --split {split} --network {network} --seeds 5`."
 
 
-def _mean_of(content: Mapping[str, Any] | None, name: str) -> str:
-    if content is None or name not in content["methods"]:
+def _mean_of(content: Mapping[str, Any], name: str) -> str:
+    if name not in content["methods"]:
         return DASH
     return mse_text(content["methods"][name]["mean_decoded"])
 
