@@ -5,10 +5,12 @@ import pytest
 import torch
 
 import oracles
+from gppvae.prior.lowrank import Assembled
 from gppvae.prior.posterior import (
     DiagonalCovariance,
     SharedCovariance,
     condition,
+    condition_at,
     condition_on_encoder,
     prior_weights,
     weight_posterior,
@@ -121,3 +123,33 @@ def test_saved_tensors_build_the_posterior_again() -> None:
         again = weight_posterior(weights.tensors())
         assert type(again) is type(weights)
         assert all(torch.equal(again.tensors()[name], value) for name, value in weights.tensors().items())
+
+
+@pytest.mark.parametrize("alpha", ALPHAS[1:])
+@pytest.mark.parametrize("size", SIZES)
+def test_posterior_at_rows_is_the_dense_one(size: str, alpha: float) -> None:
+    n, rank = SIZES[size]
+    p = problem(n, rank, alpha, uneven=True)
+    V_new = np.random.default_rng(1).normal(size=(8, rank))
+    mean, cov = oracles.gp_posterior(p.K, V_new @ p.V.T, V_new @ V_new.T, p.mean)
+    found_mean, found_var, kl = condition_at(p.assembled(), tensor(V_new))
+    np.testing.assert_allclose(found_mean.numpy(), mean, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(found_var[:, 0].numpy(), np.diag(cov), rtol=1e-7, atol=1e-8)
+    C = np.eye(rank) + p.V.T @ (p.V / p.noise[:, None])
+    weights = np.linalg.solve(C, p.V.T @ (p.mean / p.noise[:, None]))
+    kls = [0.5 * (np.trace(np.linalg.inv(C)) + b @ b - rank + np.linalg.slogdet(C)[1]) for b in weights.T]
+    np.testing.assert_allclose(kl.item(), sum(kls), rtol=1e-8)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_gradient_of_the_posterior_at_rows(size: str, rng: np.random.Generator) -> None:
+    """Against finite differences, along symmetric changes of S: no other S comes from rows."""
+    n, rank = SIZES[size]
+    full = problem(n, rank, 0.3, uneven=True).assembled()
+    V = tensor(rng.normal(size=(4, rank))).requires_grad_()
+    S, R = full.S.clone().requires_grad_(), full.R.clone().requires_grad_()
+
+    def at(S: torch.Tensor, R: torch.Tensor, V: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return condition_at(Assembled(0.5 * (S + S.T), R, None, full.sums), V)
+
+    assert torch.autograd.gradcheck(at, (S, R, V))

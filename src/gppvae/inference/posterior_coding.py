@@ -20,7 +20,7 @@ from gppvae.inference.base import (
 from gppvae.inference.running import RunningStatistics
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.lowrank import assemble
-from gppvae.prior.posterior import WeightPosterior, condition
+from gppvae.prior.posterior import WeightPosterior, condition, condition_at
 from gppvae.prior.statistics import Statistics, statistics
 
 
@@ -73,13 +73,11 @@ class PosteriorCoding(GPInference):
         # Value of the running sums; the gradient of the batch's rows stands for that of all rows.
         copies = n_rows / n
         live = Statistics(running.outer + (part.outer - kept.outer) * copies, running.sums, part.n_latents)
-        weights = condition(assemble(live, features.tables, features.sizes))
-        V = features.dense()
-        f, var = weights.mean_at(V), weights.var_at(V)
+        f, var, kl = condition_at(assemble(live, features.tables, features.sizes), features.dense())
         own_f, own_var = _own_share(f.detach(), var.detach(), mean, noise, 1.0 - copies)
         f, var = f + own_f, var + own_var + model.noise(batch.rows).reshape(-1, 1)
         recon = recon_nll(model.autoencoder, batch, draw_latents(f, var, batch))
-        kl, penalty = weights.kl() * batch.share, model.kernel.neg_log_prior() * batch.share
+        kl, penalty = kl * batch.share, model.kernel.neg_log_prior() * batch.share
         (recon / n + ((kl + penalty) / n_rows).to(recon.device, recon.dtype)).backward()
         return LossTerms.without_encoder(recon, kl, penalty, n, n_rows), kept
 

@@ -42,7 +42,7 @@ class Features:
         if not self.tables:
             return self.x
         blocks = [
-            rowwise_outer(x_i, table[self.group])
+            rowwise_outer(x_i, table if len(table) == 1 else table[self.group])
             for x_i, table in zip(self.x.split(self.sizes, dim=1), self.tables, strict=True)
         ]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)

@@ -32,12 +32,23 @@ def assemble(stats: Statistics, tables: list[Tensor], sizes: list[int]) -> Assem
     Source: docs/math.md, "Structured Gram". Cost O(Q H^2), whatever N is.
     """
     A, B, A_var = stats.split()
-    R = [torch.einsum("qml,qr->mrl", b, w).flatten(0, 1) for b, w in zip(B.split(sizes, 1), tables, strict=True)]
+    R = [
+        b[0] * w if _plain(tables) else torch.einsum("qml,qr->mrl", b, w).flatten(0, 1)
+        for b, w in zip(B.split(sizes, 1), tables, strict=True)
+    ]
     T = None if A_var is None else _widen(A_var, tables, sizes)
     return Assembled(_widen(A, tables, sizes), torch.cat(R), T, stats.sums)
 
 
+def _plain(tables: list[Tensor]) -> bool:
+    """Whether nothing is split off, so that a table is one number in front of its block."""
+    return all(table.numel() == 1 for table in tables)
+
+
 def _widen(A: Tensor, tables: list[Tensor], sizes: list[int]) -> Tensor:
+    if _plain(tables):
+        w = torch.cat([table.expand(1, size) for table, size in zip(tables, sizes, strict=True)], dim=1)
+        return A[0] * w.T * w
     rows = []
     for A_i, w_i in zip(A.split(sizes, 1), tables, strict=True):
         blocks = []
