@@ -214,3 +214,30 @@ def test_small_batches_of_a_small_kernel_are_not_split() -> None:
     rows = kernel.code(table)
     assert kernel.best_split(rows, batch_rows=60_000) == "view (id)"
     assert kernel.best_split(rows, batch_rows=1000) is None
+
+
+def test_held_features_are_made_once_and_pass_their_gradient_on() -> None:
+    table = Table({"who": ["a", "b", "a", "b"], "when": [0.0, 1.0, 1.0, 0.0]})
+    kernel = 2.0 * Learned("who", 2) * RBF("when", lengthscale=0.7)
+    kernel.bind(table, torch.Generator().manual_seed(0))
+    rows = kernel.code(table)
+    made = []
+    leaf = kernel.leaves()[1]
+    plain = leaf.factor
+    leaf.factor = lambda values: made.append(len(values)) or plain(values)  # type: ignore[method-assign]
+
+    def use() -> None:
+        for batch in (rows[:2], rows[2:], rows):
+            kernel.features(batch).dense().sin().sum().backward()
+
+    use()
+    wanted = {name: p.grad.clone() for name, p in kernel.named_parameters() if p.grad is not None}
+    assert len(made) == 3 and len(wanted) >= 3
+    kernel.zero_grad()
+    with kernel.held():
+        use()
+    assert len(made) == 4
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(dict(kernel.named_parameters())[name].grad, gradient, rtol=1e-12, atol=1e-14)
+    use()
+    assert len(made) == 7  # outside again

@@ -44,24 +44,29 @@ class Exact(GPInference):
         self.sampled = sampled
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
-        totals = sum_statistics(epoch, lambda batch: self._encode(batch)[0])
+        with self.model.kernel.held():  # one step per epoch: the kernel stays as it is until then
+            gp_value, penalty, recon_sum, entropy_sum = self._sweeps(epoch)
+        yield LossTerms(recon_sum, gp_value.cpu(), entropy_sum, penalty.cpu(), n=epoch.n_rows)
+
+    def _sweeps(self, epoch: Epoch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        totals = sum_statistics(epoch, self._arguments)
         gp_value, penalty, pull = pull_back(self.model, totals, epoch)
         recon_sum = entropy_sum = torch.zeros((), dtype=torch.float64)
         for batch in epoch:
-            seen_by_gp, z, var = self._encode(batch)
+            mean, var = self.model.autoencoder.encode(batch.y)
+            z = reparametrise(mean, var, batch)
             recon = recon_nll(self.model.autoencoder, batch, z)
             entropy = neg_entropy(var)
-            share = inner(pull, *seen_by_gp)
+            share = inner(pull, *gp_arguments(self.model, batch, *((z, None) if self.sampled else (mean, var))))
             ((recon + entropy) / epoch.n_rows + share.to(recon.device, recon.dtype)).backward()
             recon_sum = recon_sum + recon.detach().cpu()
             entropy_sum = entropy_sum + entropy.detach().cpu()
-        yield LossTerms(recon_sum, gp_value.cpu(), entropy_sum, penalty.cpu(), n=epoch.n_rows)
+        return gp_value, penalty, recon_sum, entropy_sum
 
-    def _encode(self, batch: Batch) -> tuple[GPArguments, Tensor, Tensor]:
+    def _arguments(self, batch: Batch) -> GPArguments:
         mean, var = self.model.autoencoder.encode(batch.y)
-        z = reparametrise(mean, var, batch)
-        latents = (z, None) if self.sampled else (mean, var)
-        return gp_arguments(self.model, batch, *latents), z, var
+        latents = (reparametrise(mean, var, batch), None) if self.sampled else (mean, var)
+        return gp_arguments(self.model, batch, *latents)
 
 
 def pull_back(model: GPPriorVAE, totals: Statistics, epoch: Epoch) -> tuple[Tensor, Tensor, Statistics]:

@@ -7,9 +7,10 @@ leaves times positive scales. All algebra is written once, over those terms.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -117,6 +118,23 @@ class Kernel(nn.Module):
         sizes = [x.shape[1] for x in xs]
         return Features(xs[0] if len(xs) == 1 else torch.cat(xs, dim=1), group, tables, sizes)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing that the kernel reads changes inside, so features of distinct values are made once.
+
+        Gradients that reach them wait, and go on to the parameters together at the end.
+        """
+        leaves = self.leaves()
+        for leaf in leaves:
+            leaf.holds = True
+        try:
+            yield
+            for leaf in leaves:
+                leaf.pass_on()
+        finally:
+            for leaf in leaves:
+                leaf.holds, leaf.kept = False, None
+
     def best_split(self, rows: Rows, batch_rows: int | None = None) -> str | None:
         """The coded column that makes the Gram matrix cheapest, or None when splitting does not pay.
 
@@ -185,6 +203,8 @@ class Leaf(Kernel):
 
     columns_read: tuple[str, ...] = ()
     complete: bool = True
+    holds: bool = False  # inside Kernel.held()
+    kept: tuple[Tensor, Tensor, Tensor] | None = None  # values, their features, and what stands for these
 
     def terms(self) -> list[Term]:
         return [Term((), (self,))]
@@ -227,12 +247,27 @@ class Leaf(Kernel):
         """Features of rows, (N, R): on the distinct values when they are fewer than the rows."""
         column = rows.columns[self.key]
         if column.values.shape[0] <= column.index.shape[0]:
-            return self.factor(column.values)[column.index]
+            return self._factor_once(column.values)[column.index]
         return self.factor(column.values[column.index])
 
     def table_factor(self, rows: Rows) -> Tensor:
         """Features of the distinct values, (D, R)."""
-        return self.factor(rows.columns[self.key].values)
+        return self._factor_once(rows.columns[self.key].values)
+
+    def _factor_once(self, values: Tensor) -> Tensor:
+        if not self.holds:
+            return self.factor(values)
+        if self.kept is None:
+            with torch.enable_grad():
+                made = self.factor(values)
+            self.kept = values, made, made.detach().requires_grad_(made.requires_grad)
+        known, _, stands = self.kept
+        return stands if known is values else self.factor(values)
+
+    def pass_on(self) -> None:
+        """Back-propagate what has reached the features that were kept."""
+        if self.kept is not None and self.kept[2].grad is not None:
+            self.kept[1].backward(self.kept[2].grad)
 
     def row_variance(self, rows: Rows) -> Tensor:
         column = rows.columns[self.key]
