@@ -103,9 +103,10 @@ def main() -> None:
     args = parser.parse_args()
     started = time.perf_counter()
     cases = []
+    counts = thread_counts(args.threads)
     for network in args.networks:
         rounds = 3 if args.quick else (15 if network == "conv" else 5)
-        for threads in thread_counts(args.threads):
+        for threads in counts:
             cases.append(measure(network, threads, rounds, args.seed))
             show(cases[-1])
     setting = {"kernel": KERNEL, "rows": N_ROWS, "image": [SIZE, SIZE], "latents": LATENTS, "batch_size": BATCH}
