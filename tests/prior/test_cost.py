@@ -117,9 +117,7 @@ def test_one_exact_step_factors_the_capacitance_once(
 ) -> None:
     model, epoch = setting
     assert one_epoch(Exact(model), epoch) == 1
-    assert set(cholesky_sizes) == {RANK, ANCHORS}
-    assert cholesky_sizes.count(RANK) == 1
-    assert cholesky_sizes.count(ANCHORS) == 2 * epoch.n_batches + 1
+    assert sorted(cholesky_sizes) == sorted([RANK, ANCHORS])  # the kernel's own factor once too, for all batches
 
 
 def test_one_minibatch_epoch_factors_the_capacitance_a_few_times(

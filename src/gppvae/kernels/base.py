@@ -101,21 +101,19 @@ class Kernel(nn.Module):
 
         Cost O(N H) when densified, O(N M) as returned.
         """
-        if split is None:
-            one_row = torch.ones(1, 1, dtype=torch.float64, device=rows.device)
-            group = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-        else:
-            one_row = torch.ones(rows.columns[split].values.shape[0], 1, dtype=torch.float64, device=rows.device)
-            group = rows.columns[split].index
-        one = torch.ones(len(rows), 1, dtype=torch.float64, device=rows.device)
         xs, tables = [], []
         for term in self.terms():
+            parts = [leaf.row_factor(rows) for leaf in term.leaves if leaf.key != split]
             apart = [leaf.table_factor(rows) for leaf in term.leaves if leaf.key == split]
-            rest = [leaf.row_factor(rows) for leaf in term.leaves if leaf.key != split]
-            xs.append(functools.reduce(rowwise_outer, rest) if rest else one)
-            table = functools.reduce(rowwise_outer, apart) if apart else one_row
-            tables.append(table * term.amplitude() ** 0.5)
+            scaled = parts if split is None else apart or [_ones(len(rows.columns[split].values), rows)]
+            if term.scales:
+                scaled[0] = scaled[0] * term.amplitude() ** 0.5
+            xs.append(functools.reduce(rowwise_outer, parts or [_ones(len(rows), rows)]))
+            if split is not None:
+                tables.append(functools.reduce(rowwise_outer, scaled))
         sizes = [x.shape[1] for x in xs]
+        one_group = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+        group = one_group if split is None else rows.columns[split].index
         return Features(xs[0] if len(xs) == 1 else torch.cat(xs, dim=1), group, tables, sizes)
 
     @contextlib.contextmanager
@@ -349,6 +347,10 @@ class Scale(Kernel):
 
     def text(self) -> str:
         return f"{self.initial!r} * {_grouped(self.kernel, Sum, Product, Scale)}"
+
+
+def _ones(n: int, rows: Rows) -> Tensor:
+    return torch.ones(n, 1, dtype=torch.float64, device=rows.device)
 
 
 def _grouped(kernel: Kernel, *kinds: type[Kernel]) -> str:

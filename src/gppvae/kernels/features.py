@@ -13,12 +13,12 @@ class Features:
     """Rows v_n of the factor V, blockwise v_n = x_n (x) w_{q_n}.
 
     Block i of a row is the outer product of its slice of `x` with row `group[n]` of `tables[i]`; a kernel
-    that is not split by a column of few levels has one group and tables equal to one.
+    that is not split by a column of few levels has one group and no tables: x is V.
 
     Attributes:
         x: (N, M), the slices of all blocks side by side.
         group: (N,) int64 in [0, Q).
-        tables: per block (Q, R_i).
+        tables: per block (Q, R_i); none when nothing is split off.
         sizes: per block M_i, adding up to M.
     """
 
@@ -30,6 +30,8 @@ class Features:
     @property
     def rank(self) -> int:
         """H, the number of columns of V."""
+        if not self.tables:
+            return self.x.shape[1]
         return sum(m * table.shape[1] for m, table in zip(self.sizes, self.tables, strict=True))
 
     @property
@@ -42,7 +44,7 @@ class Features:
         if not self.tables:
             return self.x
         blocks = [
-            rowwise_outer(x_i, table if len(table) == 1 else table[self.group])
+            rowwise_outer(x_i, table[self.group])
             for x_i, table in zip(self.x.split(self.sizes, dim=1), self.tables, strict=True)
         ]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)

@@ -38,8 +38,8 @@ class GPPriorVAE(nn.Module):
         kernel = self.kernel
         self.split = kernel.best_split(rows, batch_rows)
         shape = kernel.features(rows[:1], self.split)
-        width, table_rank = shape.sizes[0], shape.tables[0].shape[1]
-        cheaper = len(shape.sizes) == 1 and is_cheaper(shape.n_groups, width, table_rank, self.latent_dim)
+        one_block = len(shape.tables) == 1
+        cheaper = one_block and is_cheaper(shape.n_groups, shape.sizes[0], shape.tables[0].shape[1], self.latent_dim)
         self.complete_design = cheaper and is_complete(kernel, rows, self.split)
 
     def gp_nll(self, totals: Statistics, rows: Rows) -> Tensor:

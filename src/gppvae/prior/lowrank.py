@@ -29,26 +29,18 @@ class Assembled:
 def assemble(stats: Statistics, tables: list[Tensor], sizes: list[int]) -> Assembled:
     """Widen grouped sums by the view tables: block ij of S is sum_q A_q,ij (x) w_i,q w_j,q'.
 
+    Without tables there is nothing to widen.
     Source: docs/math.md, "Structured Gram". Cost O(Q H^2), whatever N is.
     """
     A, B, A_var = stats.split()
-    R = [
-        b[0] * w if _plain(tables) else torch.einsum("qml,qr->mrl", b, w).flatten(0, 1)
-        for b, w in zip(B.split(sizes, 1), tables, strict=True)
-    ]
+    if not tables:
+        return Assembled(A[0], B[0], None if A_var is None else A_var[0], stats.sums)
+    R = [torch.einsum("qml,qr->mrl", b, w).flatten(0, 1) for b, w in zip(B.split(sizes, 1), tables, strict=True)]
     T = None if A_var is None else _widen(A_var, tables, sizes)
     return Assembled(_widen(A, tables, sizes), torch.cat(R), T, stats.sums)
 
 
-def _plain(tables: list[Tensor]) -> bool:
-    """Whether nothing is split off, so that a table is one number in front of its block."""
-    return all(table.numel() == 1 for table in tables)
-
-
 def _widen(A: Tensor, tables: list[Tensor], sizes: list[int]) -> Tensor:
-    if _plain(tables):
-        w = torch.cat([table.expand(1, size) for table, size in zip(tables, sizes, strict=True)], dim=1)
-        return A[0] * w.T * w
     rows = []
     for A_i, w_i in zip(A.split(sizes, 1), tables, strict=True):
         blocks = []
