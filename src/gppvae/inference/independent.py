@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gppvae.data.batches import Epoch
+from torch import Tensor
+
+from gppvae.data.batches import Batch, Epoch
 from gppvae.inference.base import Inference, LossTerms, neg_entropy, recon_nll, reparametrise
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
@@ -22,15 +24,19 @@ class Independent(Inference):
         self._autoencoder = (model.autoencoder if isinstance(model, GPPriorVAE) else model,)
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
-        autoencoder = self._autoencoder[0]
         for batch in epoch:
-            mean, var = autoencoder.encode(batch.y)
-            recon = recon_nll(autoencoder, batch, reparametrise(mean, var, batch))
+            mean, var, recon = self._through(batch)
             prior = 0.5 * ((mean.square() + var).sum() + mean.numel() * math.log(2.0 * math.pi))
             entropy = neg_entropy(var)
             ((recon + prior + entropy) / batch.total).backward()
             terms = recon.detach(), prior.detach(), entropy.detach(), recon.new_zeros(())
             yield LossTerms(*terms, n=batch.total)
+
+    def _through(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean and variance of q(z) and -log p(y | z) of a batch."""
+        autoencoder = self._autoencoder[0]
+        mean, var = autoencoder.encode(batch.y)
+        return mean, var, recon_nll(autoencoder, batch, reparametrise(mean, var, batch))
 
     def weights(self, epoch: Epoch) -> WeightPosterior | None:
         return None

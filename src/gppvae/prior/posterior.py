@@ -78,9 +78,6 @@ class SharedCovariance(WeightPosterior):
         H, L = self.mean.shape
         return 0.5 * (self.mean.square().sum() + L * (self.root.square().sum() - H - self.logdet))
 
-    def detach(self) -> SharedCovariance:
-        return SharedCovariance(self.mean.detach(), self.root.detach(), self.logdet.detach())
-
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "root": self.root, "logdet": self.logdet}
 
