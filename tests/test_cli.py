@@ -261,7 +261,8 @@ def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    # When the signal falls into an exec() of some import, Python ends itself by it after all; shells show 130 for both.
+    assert process.returncode in (130, -signal.SIGINT)
     assert errors == "gppvae: stopped; type the same command again to continue\n"
     assert out == ""
 
