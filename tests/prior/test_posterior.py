@@ -10,11 +10,11 @@ from gppvae.prior.posterior import (
     DiagonalCovariance,
     SharedCovariance,
     condition,
-    condition_at,
     condition_on_encoder,
     prior_weights,
     weight_posterior,
 )
+from gppvae.prior.pseudo import condition_at
 from prior.problems import ALPHAS, SIZES, problem, tensor
 
 

@@ -20,7 +20,8 @@ from gppvae.inference.base import (
 from gppvae.inference.running import RunningStatistics
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.lowrank import assemble
-from gppvae.prior.posterior import WeightPosterior, condition, condition_at
+from gppvae.prior.posterior import WeightPosterior, condition
+from gppvae.prior.pseudo import Observed, condition_at
 from gppvae.prior.statistics import Statistics, statistics
 
 
@@ -67,32 +68,20 @@ class PosteriorCoding(GPInference):
         model, n = self.model, batch.total
         arguments = self._pseudo_observations(batch)
         features, mean, _, noise = arguments
-        part = statistics(*arguments)
-        part = Statistics(world.sum(part.outer), world.sum(part.sums.detach()), part.n_latents)
-        kept = Statistics(part.outer.detach(), part.sums, part.n_latents)
-        # Value of the running sums; the gradient of the batch's rows stands for that of all rows.
-        copies = n_rows / n
-        live = Statistics(running.outer + (part.outer - kept.outer) * copies, running.sums, part.n_latents)
-        f, var, kl = condition_at(assemble(live, features.tables, features.sizes), features.dense())
-        own_f, own_var = _own_share(f.detach(), var.detach(), mean, noise, 1.0 - copies)
-        f, var = f + own_f, var + own_var + model.noise(batch.rows).reshape(-1, 1)
-        recon = recon_nll(model.autoencoder, batch, draw_latents(f, var, batch))
+        with torch.no_grad():
+            part = statistics(*arguments)
+            world.sum_(part.tensors())
+        V = features.dense()
+        # Tables have their gradient from the sums over all rows; those of the batch must not add theirs.
+        own = Observed(V if not features.tables else features.held_tables().dense(), mean, noise, n_rows / n)
+        f, var, kl = condition_at(assemble(running, features.tables, features.sizes), V, own, world.sum_)
+        z = draw_latents(f, var + model.noise(batch.rows).reshape(-1, 1), batch)
+        recon = recon_nll(model.autoencoder, batch, z)
         kl, penalty = kl * batch.share, model.kernel.neg_log_prior() * batch.share
         (recon / n + ((kl + penalty) / n_rows).to(recon.device, recon.dtype)).backward()
-        return LossTerms.without_encoder(recon, kl, penalty, n, n_rows), kept
+        return LossTerms.without_encoder(recon, kl, penalty, n, n_rows), part
 
     @torch.no_grad()
     def weights(self, epoch: Epoch) -> WeightPosterior:
         features = self.model.features(epoch.rows[:1])
         return condition(assemble(sum_statistics(epoch, self._pseudo_observations), features.tables, features.sizes))
-
-
-def _own_share(f: Tensor, s: Tensor, mean: Tensor, noise: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """Zero in value; in gradient, `factor` times what each row's own pseudo-observation does to its own q(f).
-
-    Batch rows stand for all rows when they act on each other, but a row acts on itself only once. With
-    s = v'Sigma v and c = 1/d: df = s c d(mu) + s (mu - f) dc, ds = -s^2 dc.
-    """
-    c = (1.0 / noise).unsqueeze(1)
-    own_mean, own_var = s * c * (mean - f), -s.square() * c
-    return factor * (own_mean - own_mean.detach()), factor * (own_var - own_var.detach())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -59,7 +60,8 @@ class Kernel(nn.Module):
 
     def leaves(self) -> list[Leaf]:
         """All leaves, left to right."""
-        return [module for module in self.modules() if isinstance(module, Leaf)]
+        inside = (child.leaves() for child in self.children() if isinstance(child, Kernel))
+        return list(dict.fromkeys(itertools.chain.from_iterable(inside)))
 
     def columns(self) -> list[str]:
         """Names of the columns the kernel reads, in order of appearance."""
@@ -206,6 +208,9 @@ class Leaf(Kernel):
 
     def terms(self) -> list[Term]:
         return [Term((), (self,))]
+
+    def leaves(self) -> list[Leaf]:
+        return [self]
 
     @property
     def key(self) -> str:

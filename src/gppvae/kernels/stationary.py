@@ -21,6 +21,7 @@ from torch import Tensor
 from gppvae.data.table import Column, Table, distinct_rows
 from gppvae.kernels.base import Leaf
 from gppvae.kernels.columns import code_numeric
+from gppvae.kernels.root import root_at_anchors
 from gppvae.kernels.series import LONGER, LOST, SHORTER, Series, fourier, plan_fourier, plan_sines, sines
 
 SHOWN = 64  # values of a column with a series that reports look at
@@ -155,11 +156,12 @@ class StationaryLeaf(Leaf):
     def factor(self, values: Tensor) -> Tensor:
         if self.series is not None:
             return self.series_features(values.to(self.anchors.dtype), self.series)
-        eye = torch.eye(self.rank, dtype=torch.float64, device=self.anchors.device)
         k_uu = self.covariance(self.anchors, self.anchors)
+        if torch.equal(values, self.anchors):
+            return root_at_anchors(k_uu, self.jitter)
+        eye = torch.eye(self.rank, dtype=torch.float64, device=self.anchors.device)
         L_u = torch.linalg.cholesky(k_uu + self.jitter * eye)
-        at_anchors = torch.equal(values, self.anchors)  # as in training, when distinct values are few
-        k_uw = k_uu if at_anchors else self.covariance(self.anchors, values.to(self.anchors.dtype))
+        k_uw = self.covariance(self.anchors, values.to(self.anchors.dtype))
         return torch.linalg.solve_triangular(L_u, k_uw, upper=False).T
 
     def variance(self, values: Tensor) -> Tensor:

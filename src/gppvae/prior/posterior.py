@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -120,46 +119,6 @@ def condition(full: Assembled) -> SharedCovariance:
     eye = torch.eye(L_C.shape[0], dtype=L_C.dtype, device=L_C.device)
     root = torch.linalg.solve_triangular(L_C.T, eye, upper=True)
     return SharedCovariance(torch.cholesky_solve(full.R, L_C), root, -2.0 * L_C.diagonal().log().sum())
-
-
-def condition_at(full: Assembled, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean (N, L) and variance (N, 1) of f at feature rows under `condition(full)`, and its KL: the same numbers as
-    from the posterior itself, with half of the work in the gradient.
-
-    Cost O(H^3 + H^2 L + N H (H + L)).
-    """
-    mean, var, kl = _ConditionAt.apply(full.S, full.R, V)
-    return mean, var, kl
-
-
-class _ConditionAt(torch.autograd.Function):
-    """(S, R, V) -> V m, diag V Sigma V', KL(N(m, Sigma) || N(0, I)) with m = Sigma R, Sigma = C^-1, C = I + S.
-
-    With the gradients g, h, k of the three, and P = V Sigma:
-        g_m = V'g + k m,  dR = Sigma g_m,  dV = g m' + 2 h P,
-        dS = -dR m' - P' diag(h) P + k L/2 (Sigma - Sigma^2)
-    """
-
-    @staticmethod
-    def forward(ctx: Any, S: Tensor, R: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        H, L = R.shape
-        L_C = torch.linalg.cholesky(S + torch.eye(H, dtype=S.dtype, device=S.device))
-        Sigma = torch.cholesky_inverse(L_C)
-        m, P = Sigma @ R, V @ Sigma
-        logdet = 2.0 * L_C.diagonal().log().sum()
-        ctx.save_for_backward(Sigma, m, P, V)
-        kl = 0.5 * (m.square().sum() + L * (Sigma.diagonal().sum() - H + logdet))
-        return V @ m, (P * V).sum(1, keepdim=True), kl
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, h: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        Sigma, m, P, V = ctx.saved_tensors
-        L = m.shape[1]
-        hP = h * P
-        dR = Sigma @ torch.addmm(k * m, V.T, g)
-        dS = torch.addmm(Sigma, Sigma, Sigma, alpha=-1.0).mul_(0.5 * L * k)
-        dS.addmm_(dR, m.T, alpha=-1.0).addmm_(P.T, hP, alpha=-1.0)
-        return dS, dR, torch.addmm(hP, g, m.T, beta=2.0)
 
 
 def condition_on_encoder(full: Assembled) -> SharedCovariance:

@@ -84,7 +84,7 @@ class StatisticsSum:
         for total, lost, x in zip(self._total.tensors(), self._lost, part.tensors(), strict=True):
             y = x - lost
             new = total + y
-            lost.copy_((new - total) - y)
+            torch.sub(new, total, out=lost).sub_(y)
             total.copy_(new)
 
 
@@ -97,8 +97,9 @@ def statistics(features: Features, mean: Tensor, var: Tensor | None, noise: Tens
         noise: d, (N,) or ().
     """
     left, right, counts, sums = _sides(features, mean, var, noise)
-    parts = zip(left.split(counts), right.split(counts), strict=True)
-    return Statistics(torch.stack([x.T @ r for x, r in parts]), sums, mean.shape[1])
+    parts = [x.T @ r for x, r in zip(left.split(counts), right.split(counts), strict=True)]
+    outer = parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
+    return Statistics(outer, sums, mean.shape[1])
 
 
 def inner(pull: Statistics, features: Features, mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
