@@ -63,7 +63,10 @@ class Setup:
 
     def joint(self, inference: str, epochs: int) -> Phase:
         rates = NETWORK_RATES | {"prior": self.prior_rate, "noise": self.prior_rate}
-        return Phase("joint", inference, epochs, rates, average=self.average if inference == "minibatch" else 0.0)
+        if inference == "exact":
+            # Every step follows the gradient of all rows; at the full rate the first ones would undo the warm-up.
+            return Phase("joint", inference, epochs, rates, warmup=0.5)
+        return Phase("joint", inference, epochs, rates, average=self.average)
 
     def exact_batch(self) -> int:
         """Rows per batch of exact inference: its gradient is of all rows whatever it is, and larger is quicker."""
