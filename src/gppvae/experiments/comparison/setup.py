@@ -9,7 +9,6 @@ from typing import Any
 
 from gppvae.training.phases import Phase
 
-NETWORK_RATES = {"encoder": 1e-3, "decoder": 1e-3}
 GP_RATE = 1e-2
 EXACT_BATCH = 256
 
@@ -26,7 +25,8 @@ class Setup:
         gp_steps: GP only, before joint training.  dis_gp_steps: GP only, of dis.  exact_steps: of the exact row.
         global_epochs: of the global row; its recipe's own when None.
         grid: pixel variances tried.  pixel_var: used when nothing is selected (`--quick`).
-        alpha: latent noise variance to start from.  prior_rate: of kernel and noise in the joint phase.
+        alpha: latent noise variance to start from.
+        network_rate: learning rate of the networks.  prior_rate: of kernel and noise in the joint phase.
         batch_size: B.  average: decay of the running average of the weights that every method ends with.
         n_draws: for sample-averaged predictions.
     """
@@ -45,6 +45,7 @@ class Setup:
     grid: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04, 0.08)
     pixel_var: float = 0.02
     alpha: float = 1.0
+    network_rate: float = 1e-3
     prior_rate: float = 1e-3
     batch_size: int = 16
     average: float = 0.999
@@ -58,11 +59,14 @@ class Setup:
         """lambda = 2 L sigma_y^2 / K: the paper's weight of the prior at this pixel variance."""
         return 2.0 * self.latent_dim * pixel_var / n_pixels
 
+    def network_rates(self) -> dict[str, float]:
+        return {"encoder": self.network_rate, "decoder": self.network_rate}
+
     def gp_only(self, steps: int) -> Phase:
         return Phase("gp_only", "fixed", steps, {"prior": GP_RATE, "noise": GP_RATE})
 
     def joint(self, inference: str, epochs: int) -> Phase:
-        rates = NETWORK_RATES | {"prior": self.prior_rate, "noise": self.prior_rate}
+        rates = self.network_rates() | {"prior": self.prior_rate, "noise": self.prior_rate}
         if inference == "exact":
             # Every step follows the gradient of all rows; at the full rate the first ones would undo the warm-up.
             return Phase("joint", inference, epochs, rates, warmup=0.5)

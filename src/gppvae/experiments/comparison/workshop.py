@@ -59,7 +59,8 @@ class Workshop:
         setup, train = self.setup, self.task.train
         model = CVAE(
             self.task.view, self.task.period, setup.latent_dim, network=setup.architecture, pixel_var=pixel_var,
-            epochs=epochs, batch_size=setup.batch_size, average=setup.average, seed=seed, **setup.stopping(),
+            epochs=epochs, lr=setup.network_rate, batch_size=setup.batch_size, average=setup.average, seed=seed,
+            **setup.stopping(),
         )  # fmt: skip
         return model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
 
@@ -97,7 +98,8 @@ class Workshop:
             return VAE.load(folder, encoder=encoder, decoder=decoder)
         model = VAE(
             setup.latent_dim, network=setup.architecture, encoder=encoder, decoder=decoder, pixel_var=pixel_var,
-            epochs=epochs, batch_size=setup.batch_size, average=setup.average, seed=seed, **setup.stopping(),
+            epochs=epochs, lr=setup.network_rate, batch_size=setup.batch_size, average=setup.average, seed=seed,
+            **setup.stopping(),
         )  # fmt: skip
         held = None if self.task.stop_on is None else self.task.stop_on.images
         return model.fit(self.task.train.images, validation=held, out=folder, progress=self.progress)

@@ -14,14 +14,20 @@ def setup(network: str, quick: bool = False) -> Setup:
     """The shared settings of a comparison; `quick` trains for less and selects nothing."""
     if network not in NETWORKS:
         raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {network!r}; paper is the default")
-    epochs = (10, 40) if quick else {"paper": (20, 140), "wide": (10, 40)}[network]
-    common: dict[str, Any] = {
-        "select_epochs": 20, "warmup_epochs": epochs[0], "epochs": epochs[1], "gp_steps": 100, "dis_gp_steps": 500,
-        "exact_steps": 100, "global_epochs": 30 if quick else None,
+    lengths: dict[str, Any] = {
+        "paper": {"select_epochs": 20, "warmup_epochs": 10, "epochs": 80, "exact_steps": 100},
+        "wide": {"select_epochs": 8, "warmup_epochs": 5, "epochs": 20, "exact_steps": 30},
+    }[network]
+    if quick:
+        lengths |= {"warmup_epochs": 5, "epochs": 25 if network == "paper" else 15}
+    common = lengths | {
+        "gp_steps": 100, "dis_gp_steps": 500, "global_epochs": 30 if quick else None, "network_rate": 3e-3,
     }  # fmt: skip
     if network == "paper":
-        return Setup("paper", "conv", 16, "1.0 * Learned(digit, 8) * Periodic(angle, 360)", **common)
-    return Setup("wide", "wide", 32, "1.0 * Learned(digit, 16) * Periodic(angle, 360)", **common)
+        kernel = "1.0 * Learned(digit, 8) * Periodic(angle, 360)"
+        return Setup("paper", "conv", 16, kernel, batch_size=16, average=0.9995, **common)
+    kernel = "1.0 * Learned(digit, 16) * Periodic(angle, 360)"
+    return Setup("wide", "wide", 32, kernel, batch_size=32, average=0.999, **common)
 
 
 def global_recipe(network: str, epochs: int | None = None) -> dict[str, Any]:
