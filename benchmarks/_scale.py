@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from gppvae import GPPVAE, Phase
 from gppvae.data import arrays
 from gppvae.data.table import Rows, Table
-from gppvae.inference.minibatch import REFRESHES_PER_EPOCH
+from gppvae.inference.running import REFRESHES_PER_EPOCH
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
 from gppvae.prior.lowrank import gp_nll

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
-from gppvae.inference import INFERENCES, Exact, Global, Inference, Minibatch
-from gppvae.inference.minibatch import REFRESHES_PER_EPOCH
+from gppvae.inference import INFERENCES, Exact, Global, Inference, Minibatch, PosteriorCoding
+from gppvae.inference.running import REFRESHES_PER_EPOCH, RunningInference
 from gppvae.kernels import Learned, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
@@ -120,11 +120,12 @@ def test_one_exact_step_factors_the_capacitance_once(
     assert sorted(cholesky_sizes) == sorted([RANK, ANCHORS])  # the kernel's own factor once too, for all batches
 
 
-def test_one_minibatch_epoch_factors_the_capacitance_a_few_times(
-    setting: tuple[GPPriorVAE, Epoch], cholesky_sizes: list[int]
+@pytest.mark.parametrize("kind", [Minibatch, PosteriorCoding])
+def test_one_epoch_of_batches_factors_the_capacitance_a_few_times(
+    setting: tuple[GPPriorVAE, Epoch], cholesky_sizes: list[int], kind: type[RunningInference]
 ) -> None:
     model, epoch = setting
-    inference = Minibatch(model)
+    inference = kind(model)
     inference.start(epoch, None)
     cholesky_sizes.clear()
     assert one_epoch(inference, epoch) == epoch.n_batches

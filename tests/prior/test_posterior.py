@@ -14,7 +14,7 @@ from gppvae.prior.posterior import (
     prior_weights,
     weight_posterior,
 )
-from gppvae.prior.pseudo import condition_at
+from gppvae.prior.pseudo import Observed, posterior_at
 from prior.problems import ALPHAS, SIZES, problem, tensor
 
 
@@ -125,6 +125,11 @@ def test_saved_tensors_build_the_posterior_again() -> None:
         assert all(torch.equal(again.tensors()[name], value) for name, value in weights.tensors().items())
 
 
+def unheard(V: np.ndarray, n_latents: int) -> Observed:
+    """Observations that stand for no rows."""
+    return Observed(tensor(V), torch.zeros(len(V), n_latents), torch.ones(len(V)), 0.0)
+
+
 @pytest.mark.parametrize("alpha", ALPHAS[1:])
 @pytest.mark.parametrize("size", SIZES)
 def test_posterior_at_rows_is_the_dense_one(size: str, alpha: float) -> None:
@@ -132,7 +137,7 @@ def test_posterior_at_rows_is_the_dense_one(size: str, alpha: float) -> None:
     p = problem(n, rank, alpha, uneven=True)
     V_new = np.random.default_rng(1).normal(size=(8, rank))
     mean, cov = oracles.gp_posterior(p.K, V_new @ p.V.T, V_new @ V_new.T, p.mean)
-    found_mean, found_var, kl = condition_at(p.assembled(), tensor(V_new))
+    found_mean, found_var, kl = posterior_at(condition(p.assembled()), tensor(V_new), unheard(V_new, p.mean.shape[1]))
     np.testing.assert_allclose(found_mean.numpy(), mean, rtol=1e-7, atol=1e-8)
     np.testing.assert_allclose(found_var[:, 0].numpy(), np.diag(cov), rtol=1e-7, atol=1e-8)
     C = np.eye(rank) + p.V.T @ (p.V / p.noise[:, None])
@@ -150,6 +155,9 @@ def test_gradient_of_the_posterior_at_rows(size: str, rng: np.random.Generator) 
     S, R = full.S.clone().requires_grad_(), full.R.clone().requires_grad_()
 
     def at(S: torch.Tensor, R: torch.Tensor, V: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return condition_at(Assembled(0.5 * (S + S.T), R, None, full.sums), V)
+        sums = Assembled(0.5 * (S + S.T), R, None, full.sums)
+        with torch.no_grad():
+            weights = condition(sums)
+        return posterior_at(weights, V, unheard(V.detach().numpy(), R.shape[1]), sums)
 
     assert torch.autograd.gradcheck(at, (S, R, V))

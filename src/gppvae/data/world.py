@@ -39,10 +39,6 @@ class World(abc.ABC):
         """Add each tensor up over all processes, in place. All must call it, with tensors of the same shapes."""
 
     @abc.abstractmethod
-    def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, through which gradients flow back to every process's own part."""
-
-    @abc.abstractmethod
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         """Give every process the values of the first, in place."""
 
@@ -59,9 +55,6 @@ class OneProcess(World):
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         return None
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        return tensor
 
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         return None

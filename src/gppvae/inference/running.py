@@ -1,11 +1,20 @@
-"""Statistics that follow the parameters: this epoch's batches, and last epoch's for the rows not yet seen."""
+"""Statistics that follow the parameters, and the loop of the inferences that condition q(B) on them now and then."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
+from gppvae.data.batches import Batch, Epoch
+from gppvae.inference.base import GPInference, LossTerms
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.prior.lowrank import assemble
+from gppvae.prior.posterior import SharedCovariance, condition
 from gppvae.prior.statistics import Statistics, StatisticsSum
+
+REFRESHES_PER_EPOCH = 8
 
 
 class RunningStatistics(nn.Module):
@@ -46,3 +55,47 @@ class RunningStatistics(nn.Module):
 
     def end_epoch(self) -> None:
         self.set(self._seen.value)
+
+
+class RunningInference(GPInference):
+    """Steps per batch at a q(B) that is conditioned on the running statistics several times per epoch."""
+
+    def __init__(self, model: GPPriorVAE) -> None:
+        super().__init__(model)
+        self.running = RunningStatistics(model.latent_dim)
+
+    def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
+        every = max(1, epoch.n_batches // REFRESHES_PER_EPOCH)
+        recent = StatisticsSum()  # of this process, since q(B) was last conditioned
+        for number, batch in enumerate(epoch):
+            if number % every == 0 and number > 0:
+                recent = self._take_over(recent, epoch)
+            if number % every == 0:
+                totals, weights = self._condition(epoch)
+            terms, part = self.batch_loss(batch, totals, weights, epoch)
+            recent.add(part)
+            yield terms
+        self._take_over(recent, epoch)
+        self.running.end_epoch()
+
+    def _take_over(self, recent: StatisticsSum, epoch: Epoch) -> StatisticsSum:
+        """Add what all processes saw since the last time; a new, empty sum."""
+        epoch.world.sum_(recent.value.tensors())
+        self.running.add(recent.value)
+        return StatisticsSum()
+
+    @torch.no_grad()
+    def _condition(self, epoch: Epoch) -> tuple[Statistics, SharedCovariance]:
+        totals, features = self.running.current(), self.model.features(epoch.rows[:1])
+        return totals, condition(assemble(totals, features.tables, features.sizes))
+
+    def batch_loss(
+        self, batch: Batch, totals: Statistics, weights: SharedCovariance, epoch: Epoch
+    ) -> tuple[LossTerms, Statistics]:
+        """Back-propagate this batch's share of the bound; return its terms and its rows' statistics.
+
+        Args:
+            batch: rows of this process.  totals: statistics that q(B) was last conditioned on.
+            weights: that q(B).  epoch: whose batch it is.
+        """
+        raise NotImplementedError

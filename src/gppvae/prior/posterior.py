@@ -69,11 +69,26 @@ class SharedCovariance(WeightPosterior):
         return self.root @ eps
 
     @functools.cached_property
-    def _sum_of_covariances(self) -> Tensor:
+    def covariance(self) -> Tensor:
+        """Sigma, (H, H), without a gradient."""
         root = self.root.detach()
-        return root @ (root.T * self.mean.shape[1])
+        return root @ root.T
+
+    @functools.cached_property
+    def _sum_of_covariances(self) -> Tensor:
+        return self.covariance * self.mean.shape[1]
+
+    @functools.cached_property
+    def kl_by_sums(self) -> Tensor:
+        """d kl / dS at fixed m, (H, H), where Sigma = (I + S)^-1: L/2 (Sigma - Sigma^2)."""
+        Sigma = self.covariance
+        return torch.addmm(Sigma, Sigma, Sigma, alpha=-1.0) * (0.5 * self.mean.shape[1])
 
     def kl(self) -> Tensor:
+        return self._kl
+
+    @functools.cached_property
+    def _kl(self) -> Tensor:
         H, L = self.mean.shape
         return 0.5 * (self.mean.square().sum() + L * (self.root.square().sum() - H - self.logdet))
 

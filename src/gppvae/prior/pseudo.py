@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gppvae.prior.lowrank import Assembled
+from gppvae.prior.posterior import SharedCovariance
 
 AddUp = Callable[[Sequence[Tensor]], None]
 
@@ -20,7 +21,7 @@ def one_process(tensors: Sequence[Tensor]) -> None:
 
 @dataclass(frozen=True)
 class Observed:
-    """Rows whose pseudo-observations are part of the sums.
+    """Rows whose pseudo-observations are part of the sums that q(B) was conditioned on.
 
     Attributes:
         W: feature rows (n, H), equal to the rows asked for.  mean: observed values (n, L).
@@ -34,28 +35,27 @@ class Observed:
     copies: float
 
 
-def condition_at(
-    full: Assembled, V: Tensor, own: Observed | None = None, add_up: AddUp = one_process
+def posterior_at(
+    weights: SharedCovariance, V: Tensor, own: Observed, full: Assembled | None = None, add_up: AddUp = one_process
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean (n, L) and variance (n, 1) of f at feature rows under `condition(full)`, and its KL.
+    """Mean (n, L) and variance (n, 1) of f at feature rows under q(B), and KL(q(B) || N(0, I)).
 
-    The values depend on the sums alone. Gradients also go to the observed rows, as if the sums had changed with
-    them: each stands for `copies` rows of the table where it acts on others, and for one where it acts on itself
-    (W equals V and may differ in where its gradient goes). Where processes share a batch, a row acts on the rows of
-    all of them.
+    The values depend on q(B) and V alone. Gradients also go to the sums, and to the observed rows as if they had
+    changed the sums: each stands for `copies` rows of the table where it acts on others, and for one where it acts
+    on itself. Where processes share a batch, a row acts on the rows of all of them.
 
     Args:
-        full: sums over all rows.  V: (n, H).  own: the rows of V as observations; None: they are none.
-        add_up: adds tensors up over processes, in place.
-    Cost: O(H^3 + H^2 L + n H (H + L)).
+        weights: q(B) as `condition` gives it.  V: (n, H).  own: these rows as observations.
+        full: the sums, where they have a gradient.  add_up: adds tensors up over processes, in place.
+    Cost: O(n H (H + L)).
     """
-    observed = (None, None, None, 0.0) if own is None else (own.W, own.mean, own.noise, own.copies)
-    f, var, kl = _ConditionAt.apply(full.S, full.R, V, *observed, add_up)
+    sums = (None, None) if full is None else (full.S, full.R)
+    f, var, kl = _PosteriorAt.apply(weights, *sums, V, own.W, own.mean, own.noise, own.copies, add_up)
     return f, var, kl
 
 
-class _ConditionAt(torch.autograd.Function):
-    """(S, R, V) -> f = V m, s = diag V Sigma V', KL(N(m, Sigma) || N(0, I)), m = Sigma R, Sigma = (I + S)^-1.
+class _PosteriorAt(torch.autograd.Function):
+    """f = V m, s = diag V Sigma V', KL(N(m, Sigma) || N(0, I)) with m = Sigma R, Sigma = (I + S)^-1.
 
     With the gradients g, h, k of the three, P = V Sigma and the symmetric D = k L/2 (Sigma - Sigma^2) - P' diag(h) P:
         dR = Sigma (V'g + k m),  dS = D - dR m',  dV = g m' + 2 h P
@@ -67,45 +67,29 @@ class _ConditionAt(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        S: Tensor,
-        R: Tensor,
-        V: Tensor,
-        W: Tensor | None,
-        mean: Tensor | None,
-        noise: Tensor | None,
-        copies: float,
-        add_up: AddUp,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        H, L = R.shape
-        C = S.clone()
-        C.diagonal().add_(1.0)
-        L_C = torch.linalg.cholesky(C)
-        Sigma = torch.cholesky_inverse(L_C)
-        m, P = Sigma @ R, V @ Sigma
-        f, s = V @ m, (P * V).sum(1, keepdim=True)
-        kl = 0.5 * (m.square().sum() + L * (Sigma.diagonal().sum() - H + 2.0 * L_C.diagonal().log().sum()))
-        ctx.save_for_backward(Sigma, m, P, V, mean, noise, f, s)
-        ctx.copies, ctx.add_up = copies, add_up
-        return f, s, kl
+        ctx: Any, weights: SharedCovariance, S: Tensor | None, R: Tensor | None, V: Tensor, W: Tensor, mean: Tensor,
+        noise: Tensor, copies: float, add_up: AddUp,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        P = V @ weights.covariance
+        f, s = V @ weights.mean, (P * V).sum(1, keepdim=True)
+        ctx.save_for_backward(P, V, mean, noise, f, s)
+        ctx.weights, ctx.copies, ctx.add_up = weights, copies, add_up
+        return f, s, weights.kl().clone()
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, h: Tensor, k: Tensor) -> tuple[Tensor | None, ...]:
-        Sigma, m, P, V, mean, noise, f, s = ctx.saved_tensors
-        hP = h * P
-        dR = Sigma @ torch.addmm(k * m, V.T, g)
-        D = torch.addmm(Sigma, Sigma, Sigma, alpha=-1.0).mul_(0.5 * m.shape[1] * k)
-        D.addmm_(P.T, hP, alpha=-1.0)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g, h, k), (P, V, mean, noise, f, s) = grads, ctx.saved_tensors
+        m, hP = ctx.weights.mean, h * P
+        dR = ctx.weights.covariance @ torch.addmm(k * m, V.T, g)
+        D = torch.addmm(k * ctx.weights.kl_by_sums, P.T, hP, alpha=-1.0)
         dV = torch.addmm(hP, g, m.T, beta=2.0)
-        sums: tuple[Tensor | None, Tensor | None] = (None, None)
-        if ctx.needs_input_grad[0]:
-            sums = torch.addmm(D, dR, m.T, alpha=-1.0), dR.clone()
+        dS_dR: tuple[Tensor | None, Tensor | None] = (None, None)
+        if ctx.needs_input_grad[1]:
+            dS_dR = torch.addmm(D, dR, m.T, alpha=-1.0), dR.clone()
         ctx.add_up([dR, D])
-        if mean is None or noise is None:
-            return *sums, dV, None, None, None, None, None
         c, r, a, VD, sg = (1.0 / noise).unsqueeze(1), mean - f, V @ dR, V @ D, s * g
         once = 1.0 - ctx.copies
         pull = torch.add(sg * once, a, alpha=ctx.copies)
         dW = torch.addmm(VD, r, dR.T, beta=2.0).addmm_(a, m.T, alpha=-1.0).mul_(ctx.copies * c)
         dc = (pull * r).sum(1, keepdim=True) + ctx.copies * (VD * V).sum(1, keepdim=True) - once * h * s.square()
-        return *sums, dV, dW, pull * c, (-dc * c.square()).squeeze(1), None, None
+        return None, *dS_dR, dV, dW, pull * c, (-dc * c.square()).squeeze(1), None, None

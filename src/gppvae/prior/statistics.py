@@ -96,10 +96,15 @@ def statistics(features: Features, mean: Tensor, var: Tensor | None, noise: Tens
         var: encoder variances (N, L), or None when `mean` is a sample.
         noise: d, (N,) or ().
     """
-    left, right, counts, sums = _sides(features, mean, var, noise)
-    parts = [x.T @ r for x, r in zip(left.split(counts), right.split(counts), strict=True)]
-    outer = parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
-    return Statistics(outer, sums, mean.shape[1])
+    sides = _sides(features, mean, var, noise)
+    return Statistics(_outer(*sides), _scalar_sums(mean, var, noise), mean.shape[1])
+
+
+def posterior_statistics(features: Features, mean: Tensor, noise: Tensor) -> Statistics:
+    """Of the sums over these rows, those that q(B) is conditioned on: t, u and e are left at zero."""
+    sums = mean.new_zeros(4)
+    sums[3] = len(mean)
+    return Statistics(_outer(*_sides(features, mean, None, noise)), sums, mean.shape[1])
 
 
 def inner(pull: Statistics, features: Features, mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
@@ -107,28 +112,34 @@ def inner(pull: Statistics, features: Features, mean: Tensor, var: Tensor | None
 
     The wide side is contracted first, so that what is kept for the backward pass is (N, M).
     """
-    left, right, counts, sums = _sides(features, mean, var, noise)
+    left, right, counts = _sides(features, mean, var, noise)
     narrow = [r @ g.T for r, g in zip(right.split(counts), pull.outer, strict=True)]
-    return (torch.cat(narrow) * left).sum() + (pull.sums * sums).sum()
+    return (torch.cat(narrow) * left).sum() + (pull.sums * _scalar_sums(mean, var, noise)).sum()
 
 
-def _sides(
-    features: Features, mean: Tensor, var: Tensor | None, noise: Tensor
-) -> tuple[Tensor, Tensor, list[int], Tensor]:
-    """Rows in the order of their groups: c x, (N, M), and [x, mu, c sbar x]; the groups' sizes; the scalar sums."""
-    n, x = mean.shape[0], features.x
-    d = noise.expand(n)
-    c = (1.0 / d).unsqueeze(1)  # (N, 1)
-    t, e = (c * mean.square().sum(1, keepdim=True)).sum(), d.log().sum()
-    count = torch.as_tensor(float(n), dtype=mean.dtype, device=mean.device)
-    if var is None:
-        right, u = [x, mean], torch.zeros_like(t)
-    else:
-        weight = c * var.sum(1, keepdim=True)
-        right, u = [x, mean, weight * x], weight.sum()
-    sides, sums = (c * x, torch.cat(right, dim=1)), torch.stack([t, u, e, count])
+def _outer(left: Tensor, right: Tensor, counts: list[int]) -> Tensor:
+    if len(counts) == 1:
+        return (left.T @ right).unsqueeze(0)
+    return torch.stack([x.T @ r for x, r in zip(left.split(counts), right.split(counts), strict=True)])
+
+
+def _sides(features: Features, mean: Tensor, var: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+    """Rows in the order of their groups: c x, (N, M), and [x, mu, c sbar x]; the groups' sizes."""
+    x, c = features.x, (1.0 / noise).reshape(-1, 1)  # (N, 1) or (1, 1)
+    right = [x, mean] if var is None else [x, mean, (c * var.sum(1, keepdim=True)) * x]
+    left, wide = c * x, torch.cat(right, dim=1)
     if features.n_groups == 1:
-        return *sides, [n], sums
+        return left, wide, [len(mean)]
     order = torch.argsort(features.group)
     counts = torch.bincount(features.group, minlength=features.n_groups).tolist()
-    return sides[0][order], sides[1][order], counts, sums
+    return left[order], wide[order], counts
+
+
+def _scalar_sums(mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
+    """t, u, e and N."""
+    n = mean.shape[0]
+    d = noise.expand(n)
+    c = 1.0 / d
+    t, e = (c * mean.square().sum(1)).sum(), d.log().sum()
+    u = torch.zeros_like(t) if var is None else (c * var.sum(1)).sum()
+    return torch.stack([t, u, e, torch.as_tensor(float(n), dtype=mean.dtype, device=mean.device)])

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,10 +34,6 @@ class ProcessGroup(World):
             for tensor, part in zip(group, flat.split([tensor.numel() for tensor in group]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
-    def sum(self, tensor: Tensor) -> Tensor:
-        summed: Tensor = _Sum.apply(tensor)
-        return summed
-
     @torch.no_grad()
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
@@ -49,22 +44,6 @@ class ProcessGroup(World):
     def barrier(self) -> None:
         # A sum and not dist.barrier(), which has to be told its device under NCCL.
         self.sum_([torch.zeros(1)])
-
-
-class _Sum(torch.autograd.Function):
-    """Sum over processes; every process's loss depends on every part, so gradients are summed on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        total = tensor.contiguous().clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        total = grads[0].contiguous().clone()
-        dist.all_reduce(total)
-        return total
 
 
 def _alike(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
