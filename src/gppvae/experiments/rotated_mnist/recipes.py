@@ -14,20 +14,16 @@ def setup(network: str, quick: bool = False) -> Setup:
     """The shared settings of a comparison; `quick` trains for less and selects nothing."""
     if network not in NETWORKS:
         raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {network!r}; paper is the default")
-    lengths: dict[str, Any] = {
-        "paper": {"select_epochs": 20, "warmup_epochs": 10, "epochs": 80, "exact_steps": 100},
-        "wide": {"select_epochs": 8, "warmup_epochs": 5, "epochs": 20, "exact_steps": 30},
+    sizes: dict[str, Any] = {
+        "paper": {"select_epochs": 20, "warmup_epochs": 20, "epochs": 140, "exact_steps": 100, "network_rate": 1e-3},
+        "wide": {"select_epochs": 8, "warmup_epochs": 5, "epochs": 20, "exact_steps": 30, "network_rate": 3e-3},
     }[network]
     if quick:
-        lengths |= {"warmup_epochs": 5, "epochs": 25 if network == "paper" else 15}
-    common = lengths | {
-        "gp_steps": 100, "dis_gp_steps": 500, "global_epochs": 30 if quick else None, "network_rate": 3e-3,
-    }  # fmt: skip
+        sizes |= {"warmup_epochs": 5, "epochs": 25 if network == "paper" else 15, "network_rate": 3e-3}
+    common = sizes | {"gp_steps": 100, "dis_gp_steps": 500, "global_epochs": 30 if quick else None}
     if network == "paper":
-        kernel = "1.0 * Learned(digit, 8) * Periodic(angle, 360)"
-        return Setup("paper", "conv", 16, kernel, batch_size=16, average=0.9995, **common)
-    kernel = "1.0 * Learned(digit, 16) * Periodic(angle, 360)"
-    return Setup("wide", "wide", 32, kernel, batch_size=32, average=0.999, **common)
+        return Setup("paper", "conv", 16, "1.0 * Learned(digit, 8) * Periodic(angle, 360)", batch_size=16, **common)
+    return Setup("wide", "wide", 32, "1.0 * Learned(digit, 16) * Periodic(angle, 360)", batch_size=32, **common)
 
 
 def global_recipe(network: str, epochs: int | None = None) -> dict[str, Any]:
