@@ -80,7 +80,12 @@ def rotated_mnist_overview(results: Path, options: Mapping[str, str]) -> str:
     for name, label in labels.items():
         cells = [_mean_of(content, name) for content in contents.values()]
         rows.append([label, digit_page.WORDS.paper(name), *cells])
-    return markdown(columns, rows)
+    return markdown(columns, [*rows, ["seeds", "–", *(_n_seeds(content) for content in contents.values())]])
+
+
+def _n_seeds(content: Mapping[str, Any]) -> str:
+    counts = {len(method["mean_decoded"]["seeds"]) for method in content["methods"].values()}
+    return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
 
 
 def _written(make: Callable[[Path, Mapping[str, str]], accuracy_tables.Table]) -> Make:
