@@ -18,6 +18,7 @@ from gppvae.report import accuracy_tables
 from gppvae.report import faces as face_page
 from gppvae.report import rotated_mnist as digit_page
 from gppvae.report.comparison import Words, mse_rows, mse_text
+from gppvae.report.page import DASH
 from gppvae.report.perceptual import perceptual, perceptual_choice
 
 REGION = re.compile(
@@ -80,7 +81,7 @@ def rotated_mnist_overview(results: Path, options: Mapping[str, str]) -> str:
     for name, label in labels.items():
         cells = [_mean_of(content, name) for content in contents.values()]
         rows.append([label, digit_page.WORDS.paper(name), *cells])
-    return markdown(columns, [*rows, ["seeds", "–", *(_n_seeds(content) for content in contents.values())]])
+    return markdown(columns, [*rows, ["seeds", DASH, *(_n_seeds(content) for content in contents.values())]])
 
 
 def _n_seeds(content: Mapping[str, Any]) -> str:
