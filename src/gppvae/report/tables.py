@@ -27,7 +27,6 @@ REGION = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 START = re.compile(r"^<!-- table: .*$", re.MULTILINE)
-DASH = "\u2013"
 Make = Callable[[Path, Mapping[str, str]], str]
 
 
