@@ -46,11 +46,12 @@ class PosteriorCoding(RunningInference):
     ) -> tuple[LossTerms, Statistics]:
         model, n, n_rows = self.model, batch.total, epoch.n_rows
         features, mean, _, noise = self._pseudo_observations(batch)
-        V, W, full = features.dense(), None, None
+        W = V = features.dense()
+        full = None
         if features.tables:
             # Tables have their gradient from the sums over all rows; the rows of the batch must not add theirs.
             W, full = features.held_tables().dense(), assemble(totals, features.tables, features.sizes)
-        own = Observed(V if W is None else W, mean, noise, n_rows / n)
+        own = Observed(W, mean, noise, n_rows / n)
         f, var, kl = posterior_at(weights, V, own, full, epoch.world.sum_)
         z = draw_latents(f, var + model.noise(batch.rows).reshape(-1, 1), batch)
         recon = recon_nll(model.autoencoder, batch, z)

@@ -9,14 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gppvae.data.world import ALONE
 from gppvae.prior.lowrank import Assembled
 from gppvae.prior.posterior import SharedCovariance
 
 AddUp = Callable[[Sequence[Tensor]], None]
-
-
-def one_process(tensors: Sequence[Tensor]) -> None:
-    """Nothing to add up."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Observed:
 
 
 def posterior_at(
-    weights: SharedCovariance, V: Tensor, own: Observed, full: Assembled | None = None, add_up: AddUp = one_process
+    weights: SharedCovariance, V: Tensor, own: Observed, full: Assembled | None = None, add_up: AddUp = ALONE.sum_
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mean (n, L) and variance (n, 1) of f at feature rows under q(B), and KL(q(B) || N(0, I)).
 
