@@ -64,7 +64,7 @@ def test_mean_batch_gradient_is_the_gradient_of_the_bound(name: str) -> None:
         inference, total = Minibatch(model), 0.0
         inference.start(epoch, None)
         for batch in epoch:
-            terms, _ = inference.batch_loss(batch, inference.running.current(), weights, epoch)
+            terms, _ = inference.batch_loss(batch, weights, epoch)
             total += terms.total().item()
         got = {name: gradient / epoch.n_batches for name, gradient in gradients(model).items()}
         np.testing.assert_allclose(total, value.item(), rtol=1e-9)

@@ -1,5 +1,7 @@
 """The GP term from sums over rows, against the dense density with its N x N covariance."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -124,6 +126,26 @@ def test_inner_is_the_contraction_with_the_rows_own_sums(expected: bool) -> None
     pull = Statistics(torch.randn_like(stats.outer), torch.randn_like(stats.sums), 2)
     want = (pull.outer * stats.outer).sum() + (pull.sums * stats.sums).sum()
     torch.testing.assert_close(inner(pull, features, *arguments), want)
+
+
+@pytest.mark.parametrize("expected", [False, True])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_gradient_of_inner_by_differences(grouped: bool, expected: bool) -> None:
+    n, rng = 7, np.random.default_rng(5)
+    start = split_features(n)
+    start = start if grouped else Features(start.x, torch.zeros_like(start.group), [], [start.x.shape[1]])
+    rows = [start.x, tensor(rng.normal(size=(n, 2))), tensor(rng.uniform(0.2, 1, n))]
+    if expected:
+        rows.append(tensor(rng.uniform(0.2, 1, (n, 2))))
+    like = statistics(start, rows[1], rows[3] if expected else None, rows[2])
+    pull = Statistics(torch.randn_like(like.outer), torch.randn_like(like.sums), 2)
+    for row in rows:
+        row.requires_grad_()
+
+    def value(x: torch.Tensor, mean: torch.Tensor, noise: torch.Tensor, *var: torch.Tensor) -> torch.Tensor:
+        return inner(pull, dataclasses.replace(start, x=x), mean, var[0] if var else None, noise)
+
+    assert torch.autograd.gradcheck(value, tuple(rows))
 
 
 def test_gradient_of_the_term_by_differences() -> None:

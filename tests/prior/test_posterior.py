@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import oracles
-from gppvae.prior.lowrank import Assembled
+from gppvae.kernels.features import Features
 from gppvae.prior.posterior import (
     DiagonalCovariance,
     SharedCovariance,
@@ -14,7 +14,8 @@ from gppvae.prior.posterior import (
     prior_weights,
     weight_posterior,
 )
-from gppvae.prior.pseudo import Observed, posterior_at
+from gppvae.prior.pseudo import condition_on_pseudo, posterior_at, pseudo_sums
+from gppvae.prior.statistics import inner
 from prior.problems import ALPHAS, SIZES, problem, tensor
 
 
@@ -125,11 +126,6 @@ def test_saved_tensors_build_the_posterior_again() -> None:
         assert all(torch.equal(again.tensors()[name], value) for name, value in weights.tensors().items())
 
 
-def unheard(V: np.ndarray, n_latents: int) -> Observed:
-    """Observations that stand for no rows."""
-    return Observed(tensor(V), torch.zeros(len(V), n_latents), torch.ones(len(V)), 0.0)
-
-
 @pytest.mark.parametrize("alpha", ALPHAS[1:])
 @pytest.mark.parametrize("size", SIZES)
 def test_posterior_at_rows_is_the_dense_one(size: str, alpha: float) -> None:
@@ -137,27 +133,36 @@ def test_posterior_at_rows_is_the_dense_one(size: str, alpha: float) -> None:
     p = problem(n, rank, alpha, uneven=True)
     V_new = np.random.default_rng(1).normal(size=(8, rank))
     mean, cov = oracles.gp_posterior(p.K, V_new @ p.V.T, V_new @ V_new.T, p.mean)
-    found_mean, found_var, kl = posterior_at(condition(p.assembled()), tensor(V_new), unheard(V_new, p.mean.shape[1]))
+    found_mean, found_var = posterior_at(condition(p.assembled()), tensor(V_new))
     np.testing.assert_allclose(found_mean.numpy(), mean, rtol=1e-7, atol=1e-8)
     np.testing.assert_allclose(found_var[:, 0].numpy(), np.diag(cov), rtol=1e-7, atol=1e-8)
-    C = np.eye(rank) + p.V.T @ (p.V / p.noise[:, None])
-    weights = np.linalg.solve(C, p.V.T @ (p.mean / p.noise[:, None]))
-    kls = [0.5 * (np.trace(np.linalg.inv(C)) + b @ b - rank + np.linalg.slogdet(C)[1]) for b in weights.T]
-    np.testing.assert_allclose(kl.item(), sum(kls), rtol=1e-8)
+
+
+def test_gradient_of_the_posterior_at_rows(rng: np.random.Generator) -> None:
+    weights = condition(problem(*SIZES["H < N"], 0.3, uneven=True).assembled())
+    V = tensor(rng.normal(size=(4, weights.mean.shape[0]))).requires_grad_()
+    assert torch.autograd.gradcheck(lambda V: posterior_at(weights, V), (V,))
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_gradient_of_the_posterior_at_rows(size: str, rng: np.random.Generator) -> None:
-    """Against finite differences, along symmetric changes of S: no other S comes from rows."""
+def test_gradient_with_respect_to_pseudo_observations(size: str, rng: np.random.Generator) -> None:
+    """A loss on f and s at all rows, plus KL(q(B)), by dense regression and autograd, at every row's mean and noise."""
     n, rank = SIZES[size]
-    full = problem(n, rank, 0.3, uneven=True).assembled()
-    V = tensor(rng.normal(size=(4, rank))).requires_grad_()
-    S, R = full.S.clone().requires_grad_(), full.R.clone().requires_grad_()
-
-    def at(S: torch.Tensor, R: torch.Tensor, V: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        sums = Assembled(0.5 * (S + S.T), R, None, full.sums)
-        with torch.no_grad():
-            weights = condition(sums)
-        return posterior_at(weights, V, unheard(V.detach().numpy(), R.shape[1]), sums)
-
-    assert torch.autograd.gradcheck(at, (S, R, V))
+    p = problem(n, rank, 0.3, uneven=True)
+    V, mean, noise = (tensor(part).requires_grad_() for part in (p.V, p.mean, p.noise))
+    g, h = tensor(rng.normal(size=p.mean.shape)), tensor(rng.normal(size=(n, 1)))
+    C = torch.eye(rank, dtype=torch.float64) + V.T @ (V / noise[:, None])
+    m = torch.linalg.solve(C, V.T @ (mean / noise[:, None]))
+    at = V.detach()  # the rows asked for: only the observations move q(B)
+    s = (at * torch.linalg.solve(C, at.T).T).sum(1, keepdim=True)
+    kl = 0.5 * (m.square().sum() + m.shape[1] * (torch.linalg.inv(C).trace() - rank + torch.logdet(C)))
+    ((g * (at @ m)).sum() + (h * s).sum() + kl).backward()
+    want = [part.grad for part in (V, mean, noise)]
+    rows = [tensor(part).requires_grad_() for part in (p.V, p.mean, p.noise)]
+    features = Features(rows[0], torch.zeros(n, dtype=torch.int64), [], [rank])
+    with torch.no_grad():
+        given = condition_on_pseudo(pseudo_sums(features, rows[1], rows[2], g, h), [], [rank])
+    np.testing.assert_allclose(given.weights.kl().item(), kl.item(), rtol=1e-8)
+    inner(given.pull, features, rows[1], None, rows[2]).backward()
+    for part, expected in zip(rows, want, strict=True):
+        torch.testing.assert_close(part.grad, expected, rtol=1e-7, atol=1e-8)

@@ -120,12 +120,17 @@ def gp_arguments(model: GPPriorVAE, batch: Batch, mean: Tensor, var: Tensor | No
     return model.features(batch.rows), *latents, model.noise(batch.rows)
 
 
-@torch.no_grad()
 def sum_statistics(epoch: Epoch, arguments: Callable[[Batch], GPArguments]) -> Statistics:
-    """Statistics of all rows of an epoch, in the memory of one batch; processes add theirs up once, at the end."""
+    """Statistics of all rows of an epoch."""
+    return sum_over(epoch, lambda batch: statistics(*arguments(batch)))
+
+
+@torch.no_grad()
+def sum_over(epoch: Epoch, part: Callable[[Batch], Statistics]) -> Statistics:
+    """Sum over all batches in the memory of one; processes add theirs up once, at the end."""
     totals = StatisticsSum()
     for batch in epoch:
-        totals.add(statistics(*arguments(batch)))
+        totals.add(part(batch))
     epoch.world.sum_(totals.value.tensors())
     return totals.value
 

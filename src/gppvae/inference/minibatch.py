@@ -7,12 +7,14 @@ import torch
 from gppvae.data.batches import Batch, Epoch
 from gppvae.inference.base import LossTerms, gp_arguments, neg_entropy, recon_nll, reparametrise, sum_statistics
 from gppvae.inference.running import RunningInference
+from gppvae.kernels.features import Features
 from gppvae.prior.bound import row_nll
-from gppvae.prior.posterior import SharedCovariance, WeightPosterior
+from gppvae.prior.lowrank import assemble
+from gppvae.prior.posterior import SharedCovariance, WeightPosterior, condition
 from gppvae.prior.statistics import Statistics, posterior_statistics
 
 
-class Minibatch(RunningInference):
+class Minibatch(RunningInference[SharedCovariance]):
     """Steps per batch on the factorised bound; q(B) in closed form from running statistics.
 
     The statistics in use are those of the batches seen in this epoch plus the unseen share of the last
@@ -31,21 +33,22 @@ class Minibatch(RunningInference):
                 sum_statistics(epoch, lambda batch: gp_arguments(self.model, batch, encode(batch.y)[0], None))
             )
 
-    def batch_loss(
-        self, batch: Batch, totals: Statistics, weights: SharedCovariance, epoch: Epoch
-    ) -> tuple[LossTerms, Statistics]:
+    def condition(self, totals: Statistics, features: Features) -> SharedCovariance:
+        return condition(assemble(totals, features.tables, features.sizes))
+
+    def batch_loss(self, batch: Batch, given: SharedCovariance, epoch: Epoch) -> tuple[LossTerms, Statistics]:
         model, n, n_rows = self.model, batch.total, epoch.n_rows
         mean, var = model.autoencoder.encode(batch.y)
         recon = recon_nll(model.autoencoder, batch, reparametrise(mean, var, batch))
         entropy = neg_entropy(var)
         features, mean64, var64, noise = gp_arguments(model, batch, mean, var)
         assert var64 is not None
-        rows = row_nll(features.dense(), mean64, var64, noise, weights).sum()
+        rows = row_nll(features.dense(), mean64, var64, noise, given).sum()
         penalty = model.kernel.neg_log_prior() * batch.share
         loss = (recon + entropy) / n + (rows / n + penalty / n_rows).to(recon.device, recon.dtype)
         loss.backward()
         with torch.no_grad():
             part = posterior_statistics(features, mean64, noise)
-        gp = (rows + weights.kl() * (len(batch) / n_rows)).detach()
+        gp = (rows + given.kl() * (len(batch) / n_rows)).detach()
         share = penalty.detach() * (n / n_rows)
         return LossTerms(recon.detach(), gp, entropy.detach(), share, n=n), part

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Batch, Epoch
 from gppvae.inference.base import GPInference, LossTerms
+from gppvae.kernels.features import Features
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.lowrank import assemble
-from gppvae.prior.posterior import SharedCovariance, condition
 from gppvae.prior.statistics import Statistics, StatisticsSum
 
 REFRESHES_PER_EPOCH = 8
+Given = TypeVar("Given")  # what a batch needs to know of all rows: q(B), at least
 
 
 class RunningStatistics(nn.Module):
@@ -57,7 +58,7 @@ class RunningStatistics(nn.Module):
         self.set(self._seen.value)
 
 
-class RunningInference(GPInference):
+class RunningInference(GPInference, Generic[Given]):
     """Steps per batch at a q(B) that is conditioned on the running statistics several times per epoch."""
 
     def __init__(self, model: GPPriorVAE) -> None:
@@ -71,8 +72,8 @@ class RunningInference(GPInference):
             if number % every == 0 and number > 0:
                 recent = self._take_over(recent, epoch)
             if number % every == 0:
-                totals, weights = self._condition(epoch)
-            terms, part = self.batch_loss(batch, totals, weights, epoch)
+                given = self.given(epoch)
+            terms, part = self.batch_loss(batch, given, epoch)
             recent.add(part)
             yield terms
         self._take_over(recent, epoch)
@@ -85,17 +86,22 @@ class RunningInference(GPInference):
         return StatisticsSum()
 
     @torch.no_grad()
-    def _condition(self, epoch: Epoch) -> tuple[Statistics, SharedCovariance]:
-        totals, features = self.running.current(), self.model.features(epoch.rows[:1])
-        return totals, condition(assemble(totals, features.tables, features.sizes))
+    def given(self, epoch: Epoch) -> Given:
+        """What the running statistics say now."""
+        return self.condition(self.running.current(), self.model.features(epoch.rows[:1]))
 
-    def batch_loss(
-        self, batch: Batch, totals: Statistics, weights: SharedCovariance, epoch: Epoch
-    ) -> tuple[LossTerms, Statistics]:
+    def condition(self, totals: Statistics, features: Features) -> Given:
+        """q(B) at these sums over all rows.
+
+        Args:
+            totals: running statistics.  features: of any row, for the tables.
+        """
+        raise NotImplementedError
+
+    def batch_loss(self, batch: Batch, given: Given, epoch: Epoch) -> tuple[LossTerms, Statistics]:
         """Back-propagate this batch's share of the bound; return its terms and its rows' statistics.
 
         Args:
-            batch: rows of this process.  totals: statistics that q(B) was last conditioned on.
-            weights: that q(B).  epoch: whose batch it is.
+            batch: rows of this process.  given: what `condition` said last.  epoch: whose batch it is.
         """
         raise NotImplementedError

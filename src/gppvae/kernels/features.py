@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -38,10 +38,6 @@ class Features:
     def n_groups(self) -> int:
         """Q."""
         return self.tables[0].shape[0] if self.tables else 1
-
-    def held_tables(self) -> Features:
-        """The same rows with tables that get no gradient."""
-        return replace(self, tables=[table.detach() for table in self.tables])
 
     def dense(self) -> Tensor:
         """V, (N, H). Cost O(N H)."""

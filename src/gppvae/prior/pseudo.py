@@ -1,92 +1,98 @@
-"""The posterior given pseudo-observations, asked at the rows of a batch that are among them."""
+"""The posterior given pseudo-observations, and how a bound on it changes with them.
+
+q(B) = N(m, Sigma) is conditioned on values mu_n of f(row_n) with noise d_n, so every row acts on the f of all others.
+With f_n = m'v_n and s_n = v_n' Sigma v_n, and g_n, h_n the gradients of what is to be minimised with respect to them,
+all that a row has to know of the others is two sums, of which a running value is as good as one of q(B) itself:
+
+    G = sum v g'   A = sum h v v'
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gppvae.data.world import ALONE
-from gppvae.prior.lowrank import Assembled
-from gppvae.prior.posterior import SharedCovariance
-
-AddUp = Callable[[Sequence[Tensor]], None]
+from gppvae.kernels.features import Features
+from gppvae.prior.lowrank import assemble
+from gppvae.prior.posterior import SharedCovariance, condition
+from gppvae.prior.statistics import Statistics, row_sums
 
 
 @dataclass(frozen=True)
-class Observed:
-    """Rows whose pseudo-observations are part of the sums that q(B) was conditioned on.
+class Conditioned:
+    """q(B) at the sums of pseudo-observations, with the gradients of reconstruction + KL(q(B)) there.
 
     Attributes:
-        W: feature rows (n, H), equal to the rows asked for.  mean: observed values (n, L).
-        noise: their variances (n,).
-        copies: rows of the whole table that each of these stands for.
+        weights: q(B).
+        pull: gradient with respect to the sums, for `statistics.inner` of a batch's rows.
+        by_tables: gradients with respect to the view tables, as far as these act through the sums.
     """
 
-    W: Tensor
-    mean: Tensor
-    noise: Tensor
-    copies: float
+    weights: SharedCovariance
+    pull: Statistics
+    by_tables: list[Tensor]
+
+    def tables_share(self, tables: list[Tensor]) -> Tensor | float:
+        """A value whose gradient is that of the tables through the sums of all rows."""
+        return sum((by * table).sum() for by, table in zip(self.by_tables, tables, strict=True))
 
 
-def posterior_at(
-    weights: SharedCovariance, V: Tensor, own: Observed, full: Assembled | None = None, add_up: AddUp = ALONE.sum_
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean (n, L) and variance (n, 1) of f at feature rows under q(B), and KL(q(B) || N(0, I)).
-
-    The values depend on q(B) and V alone. Gradients also go to the sums, and to the observed rows as if they had
-    changed the sums: each stands for `copies` rows of the table where it acts on others, and for one where it acts
-    on itself. Where processes share a batch, a row acts on the rows of all of them.
+def pseudo_sums(features: Features, mean: Tensor, noise: Tensor, g: Tensor, h: Tensor) -> Statistics:
+    """S and R of these rows, and beside them A and G: what `condition_on_pseudo` needs of all rows.
 
     Args:
-        weights: q(B) as `condition` gives it.  V: (n, H).  own: these rows as observations.
-        full: the sums, where they have a gradient.  add_up: adds tensors up over processes, in place.
-    Cost: O(n H (H + L)).
+        features: of the rows.  mean: pseudo-observations (n, L).  noise: their variances (n,).
+        g: gradient with respect to f at the rows (n, L).  h: with respect to s (n, 1).
     """
-    sums = (None, None) if full is None else (full.S, full.R)
-    f, var, kl = _PosteriorAt.apply(weights, *sums, V, own.W, own.mean, own.noise, own.copies, add_up)
-    return f, var, kl
+    c = (1.0 / noise).unsqueeze(1)
+    return row_sums(features, [(c, c * mean), (h, g)])
+
+
+def condition_on_pseudo(totals: Statistics, tables: list[Tensor], sizes: list[int]) -> Conditioned:
+    """q(B) given the sums over all rows, and the gradient with respect to them.
+
+    With Sigma = (I + S)^-1 and m = Sigma R, for L latents:
+        dR = Sigma (G + m),  dS = L/2 (Sigma - Sigma^2) - Sigma A Sigma - dR m'
+    Through S and R the gradient goes on to the grouped sums and to the tables that widen them.
+
+    Args:
+        totals: of `pseudo_sums`.  tables, sizes: of the kernel's features.
+    Cost: O(H^3 + H^2 L + Q H^2), whatever N is.
+    """
+    M, L = totals.outer.shape[1], totals.n_latents
+    observed, asked = (Statistics(part, totals.sums, L) for part in totals.outer.split(M + L, dim=2))
+    held = [table.detach().requires_grad_() for table in tables]
+    outer = observed.outer.detach().requires_grad_()
+    with torch.enable_grad():
+        full = assemble(Statistics(outer, totals.sums, L), held, sizes)
+    with torch.no_grad():
+        weights, widened = condition(full), assemble(asked, tables, sizes)
+        Sigma, m, A, G = weights.covariance, weights.mean, widened.S, widened.R
+        dR = Sigma @ (G + m)
+        dS = torch.addmm(weights.kl_by_sums - Sigma @ A @ Sigma, dR, m.T, alpha=-1.0)
+    by_outer, *by_tables = torch.autograd.grad((full.S, full.R), (outer, *held), (dS, dR))
+    return Conditioned(weights, Statistics(by_outer, torch.zeros_like(totals.sums), L), by_tables)
+
+
+def posterior_at(weights: SharedCovariance, V: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (n, L) and variance (n, 1) of f at feature rows; q(B) is held fixed. Cost: O(n H (H + L))."""
+    f, s = _PosteriorAt.apply(weights, V)
+    return f, s
 
 
 class _PosteriorAt(torch.autograd.Function):
-    """f = V m, s = diag V Sigma V', KL(N(m, Sigma) || N(0, I)) with m = Sigma R, Sigma = (I + S)^-1.
-
-    With the gradients g, h, k of the three, P = V Sigma and the symmetric D = k L/2 (Sigma - Sigma^2) - P' diag(h) P:
-        dR = Sigma (V'g + k m),  dS = D - dR m',  dV = g m' + 2 h P
-    Sums change with observed rows by S = sum c v v', R = sum c v mu', c = 1/d. With a = V dR and r = mu - f:
-        dmu = c a,  dW = c (r dR' - a m' + 2 V D),  dc = a.r + (V D).v
-    and a row's effect on its own f and s, of which `copies` - 1 are taken back:
-        dmu = c s g,  dc = s g.r - h s^2
-    """
+    """f = V m, s = diag V Sigma V'; with the gradients g and h of the two, dV = g m' + 2 h V Sigma."""
 
     @staticmethod
-    def forward(
-        ctx: Any, weights: SharedCovariance, S: Tensor | None, R: Tensor | None, V: Tensor, W: Tensor, mean: Tensor,
-        noise: Tensor, copies: float, add_up: AddUp,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    def forward(ctx: Any, weights: SharedCovariance, V: Tensor) -> tuple[Tensor, Tensor]:
         P = V @ weights.covariance
-        f, s = V @ weights.mean, (P * V).sum(1, keepdim=True)
-        ctx.save_for_backward(P, V, mean, noise, f, s)
-        ctx.weights, ctx.copies, ctx.add_up = weights, copies, add_up
-        return f, s, weights.kl().clone()
+        ctx.save_for_backward(P, weights.mean)
+        return V @ weights.mean, (P * V).sum(1, keepdim=True)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (g, h, k), (P, V, mean, noise, f, s) = grads, ctx.saved_tensors
-        m, hP = ctx.weights.mean, h * P
-        dR = ctx.weights.covariance @ torch.addmm(k * m, V.T, g)
-        D = torch.addmm(k * ctx.weights.kl_by_sums, P.T, hP, alpha=-1.0)
-        dV = torch.addmm(hP, g, m.T, beta=2.0)
-        dS_dR: tuple[Tensor | None, Tensor | None] = (None, None)
-        if ctx.needs_input_grad[1]:
-            dS_dR = torch.addmm(D, dR, m.T, alpha=-1.0), dR.clone()
-        ctx.add_up([dR, D])
-        c, r, a, VD, sg = (1.0 / noise).unsqueeze(1), mean - f, V @ dR, V @ D, s * g
-        once = 1.0 - ctx.copies
-        pull = torch.add(sg * once, a, alpha=ctx.copies)
-        dW = torch.addmm(VD, r, dR.T, beta=2.0).addmm_(a, m.T, alpha=-1.0).mul_(ctx.copies * c)
-        dc = (pull * r).sum(1, keepdim=True) + ctx.copies * (VD * V).sum(1, keepdim=True) - once * h * s.square()
-        return None, *dS_dR, dV, dW, pull * c, (-dc * c.square()).squeeze(1), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        (g, h), (P, m) = grads, ctx.saved_tensors
+        return None, torch.addmm(h * P, g, m.T, beta=2.0)
