@@ -59,6 +59,14 @@ def faces_table(result: dict[str, Any]) -> str:
     return markdown(header, rows)
 
 
+def waiting_table(result: dict[str, Any]) -> str:
+    def seconds(value: float | None) -> str:
+        return f"not within {result['patience_seconds']:.0f} s" if value is None else f"{value:.2f} s"
+
+    cells = [[case["waiting"], seconds(case["alone"]), seconds(case["beside_another"])] for case in result["cases"]]
+    return markdown(["waiting", "alone", "beside another training"], cells)
+
+
 def about(result: dict[str, Any]) -> str:
     facts = result["about"]
     return (
@@ -78,7 +86,7 @@ def filled(page: str, name: str, content: str) -> str:
 
 def main() -> None:
     page = PAGE.read_text()
-    tables = {"epoch": epoch_table, "gp_term": gp_term_table, "faces_cost": faces_table}
+    tables = {"epoch": epoch_table, "gp_term": gp_term_table, "faces_cost": faces_table, "waiting": waiting_table}
     for name, table in tables.items():
         if not (RESULTS / f"{name}.json").exists():
             continue

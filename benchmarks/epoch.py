@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import gppvae  # noqa: F401  # isort: skip  # before PyTorch, so that threads wait as they do for users
 import numpy as np
 import torch
 from _common import Timing, epochs_of, interleave, save, thread_counts

@@ -10,7 +10,7 @@ import gppvae
 
 
 def run(code: str, **environment: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    kept = {name: value for name, value in os.environ.items() if name not in gppvae.WAITING}
     done = subprocess.run([sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -27,6 +27,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_waiting_threads_give_up_their_core_unless_told_otherwise() -> None:
-    show = "import os, gppvae; print(os.environ['OMP_WAIT_POLICY'])"
-    assert run(show) == "PASSIVE"
-    assert run(show, OMP_WAIT_POLICY="ACTIVE") == "ACTIVE"
+    show = "import os, gppvae; print(os.environ.get('OMP_WAIT_POLICY'), os.environ.get('GOMP_SPINCOUNT'))"
+    assert run(show) == "PASSIVE 10000"
+    assert run(show, OMP_WAIT_POLICY="ACTIVE") == "ACTIVE None"
+    assert run(show, GOMP_SPINCOUNT="7") == "None 7"

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Threads that wait by spinning take the core from the one that works: with a second busy process a training step
-# was seen to take 20 times as long. Read when PyTorch is imported; whoever sets it otherwise is obeyed.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Threads that wait by spinning take the core from the one that works: two trainings on the same cores then hardly move.
+# Threads that go to sleep at once make a second thread useless. A short spin has neither fault (docs/benchmarks.md).
+# Read when PyTorch is imported; whoever sets one of them otherwise is obeyed.
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
+if not any(name in os.environ for name in WAITING):
+    os.environ.update(WAITING)
 
 __all__ = [
     "GPPVAE",

@@ -1,7 +1,5 @@
 """The GP term from sums over rows, against the dense density with its N x N covariance."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 import oracles
 from gppvae.kernels.features import Features
 from gppvae.prior.lowrank import assemble, gp_nll
-from gppvae.prior.statistics import Statistics, inner, statistics
+from gppvae.prior.statistics import Statistics, pull_rows, statistics
 from prior.problems import ALPHAS, SIZES, Problem, problem, split_features, tensor
 
 
@@ -113,39 +111,41 @@ def test_scaled_statistics_are_those_of_copies(expected: bool) -> None:
     torch.testing.assert_close(got.sums, want.sums)
 
 
-@pytest.mark.parametrize("expected", [False, True])
-def test_inner_is_the_contraction_with_the_rows_own_sums(expected: bool) -> None:
-    n, rng = 11, np.random.default_rng(3)
-    features = split_features(n)
-    arguments = (
-        tensor(rng.normal(size=(n, 2))),
-        tensor(rng.uniform(0.1, 1, (n, 2))) if expected else None,
-        tensor(rng.uniform(0.1, 1, n)),
-    )
-    stats = statistics(features, *arguments)
-    pull = Statistics(torch.randn_like(stats.outer), torch.randn_like(stats.sums), 2)
-    want = (pull.outer * stats.outer).sum() + (pull.sums * stats.sums).sum()
-    torch.testing.assert_close(inner(pull, features, *arguments), want)
+def random_pull(like: Statistics) -> Statistics:
+    """A gradient with respect to sums: symmetric where they are."""
+    S, R, T = like.split()
+    parts = [torch.randn_like(S), torch.randn_like(R)] + ([] if T is None else [torch.randn_like(T)])
+    parts = [part + part.transpose(1, 2) if n != 1 else part for n, part in enumerate(parts)]
+    return Statistics(torch.cat(parts, dim=2), torch.randn_like(like.sums), like.n_latents)
 
 
+@pytest.mark.parametrize("one_noise", [False, True])
 @pytest.mark.parametrize("expected", [False, True])
 @pytest.mark.parametrize("grouped", [False, True])
-def test_gradient_of_inner_by_differences(grouped: bool, expected: bool) -> None:
+def test_pulled_rows_are_the_gradients_of_the_contraction(grouped: bool, expected: bool, one_noise: bool) -> None:
+    """<pull, sums over rows>, the sums written as a loop."""
     n, rng = 7, np.random.default_rng(5)
-    start = split_features(n)
-    start = start if grouped else Features(start.x, torch.zeros_like(start.group), [], [start.x.shape[1]])
-    rows = [start.x, tensor(rng.normal(size=(n, 2))), tensor(rng.uniform(0.2, 1, n))]
-    if expected:
-        rows.append(tensor(rng.uniform(0.2, 1, (n, 2))))
-    like = statistics(start, rows[1], rows[3] if expected else None, rows[2])
-    pull = Statistics(torch.randn_like(like.outer), torch.randn_like(like.sums), 2)
-    for row in rows:
-        row.requires_grad_()
-
-    def value(x: torch.Tensor, mean: torch.Tensor, noise: torch.Tensor, *var: torch.Tensor) -> torch.Tensor:
-        return inner(pull, dataclasses.replace(start, x=x), mean, var[0] if var else None, noise)
-
-    assert torch.autograd.gradcheck(value, tuple(rows))
+    features = split_features(n)
+    if not grouped:
+        features = Features(features.x, torch.zeros_like(features.group), [], [features.x.shape[1]])
+    mean = tensor(rng.normal(size=(n, 2))).requires_grad_()
+    var = tensor(rng.uniform(0.2, 1, (n, 2))).requires_grad_() if expected else None
+    noise = tensor(rng.uniform(0.2, 1, () if one_noise else n)).requires_grad_()
+    x = features.x.requires_grad_()
+    pull = random_pull(statistics(features, mean, var, noise))
+    S, R, T = pull.split()
+    value, d = torch.zeros((), dtype=torch.float64), noise.expand(n)
+    for i, q in enumerate(features.group.tolist()):
+        value = value + (x[i] @ S[q] @ x[i] + x[i] @ R[q] @ mean[i] + pull.sums[0] * mean[i] @ mean[i]) / d[i]
+        value = value + pull.sums[2] * d[i].log()
+        if var is not None and T is not None:
+            value = value + var[i].sum() * (x[i] @ T[q] @ x[i] / d[i] ** 2 + pull.sums[1] / d[i])
+    rows = [row for row in (x, mean, var, noise) if row is not None]
+    want = torch.autograd.grad(value, rows)
+    with torch.no_grad():
+        got = [by for by in pull_rows(pull, features, mean, var, noise) if by is not None]
+    for found, expected_gradient in zip(got, want, strict=True):
+        torch.testing.assert_close(found, expected_gradient)
 
 
 def test_gradient_of_the_term_by_differences() -> None:

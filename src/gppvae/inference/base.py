@@ -15,7 +15,7 @@ from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import WeightPosterior, condition_on_encoder
-from gppvae.prior.statistics import Statistics, StatisticsSum, statistics
+from gppvae.prior.statistics import Statistics, StatisticsSum, pull_rows, statistics
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,7 @@ class GPInference(Inference):
         totals = sum_statistics(
             epoch, lambda batch: gp_arguments(self.model, batch, *self.model.autoencoder.encode(batch.y))
         )
-        features = self.model.features(epoch.rows[:1])
-        return condition_on_encoder(assemble(totals, features.tables, features.sizes))
+        return condition_on_encoder(assemble(totals, *self.model.tables(epoch.rows)))
 
 
 GPArguments = tuple[Features, Tensor, Tensor | None, Tensor]
@@ -133,6 +132,24 @@ def sum_over(epoch: Epoch, part: Callable[[Batch], Statistics]) -> Statistics:
         totals.add(part(batch))
     epoch.world.sum_(totals.value.tensors())
     return totals.value
+
+
+Known = tuple[Tensor, Tensor | None]
+
+
+@torch.no_grad()
+def known_of_rows(pull: Statistics, arguments: GPArguments) -> list[Known]:
+    """What goes into the sums over rows, with its gradients when `pull` is that with respect to the sums."""
+    features, *latents_and_noise = arguments
+    by = pull_rows(pull, *arguments)
+    return [(a, by_a) for a, by_a in zip((features.x, *latents_and_noise), by, strict=True) if a is not None]
+
+
+def back_propagate(*known: Known) -> None:
+    """One backward pass from tensors whose gradients are known; None for the one of a scalar to be minimised."""
+    roots = [(tensor, by) for tensor, by in known if tensor.requires_grad]
+    if roots:
+        torch.autograd.backward([tensor for tensor, _ in roots], [by for _, by in roots])
 
 
 def reparametrise(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:

@@ -12,14 +12,16 @@ from gppvae.inference.base import (
     GPArguments,
     GPInference,
     LossTerms,
+    back_propagate,
     gp_arguments,
+    known_of_rows,
     neg_entropy,
     recon_nll,
     reparametrise,
     sum_statistics,
 )
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.statistics import Statistics, inner
+from gppvae.prior.statistics import Statistics
 
 
 class Exact(GPInference):
@@ -57,8 +59,8 @@ class Exact(GPInference):
             z = reparametrise(mean, var, batch)
             recon = recon_nll(self.model.autoencoder, batch, z)
             entropy = neg_entropy(var)
-            share = inner(pull, *gp_arguments(self.model, batch, *((z, None) if self.sampled else (mean, var))))
-            ((recon + entropy) / epoch.n_rows + share.to(recon.device, recon.dtype)).backward()
+            arguments = gp_arguments(self.model, batch, *((z, None) if self.sampled else (mean, var)))
+            back_propagate(((recon + entropy) / epoch.n_rows, None), *known_of_rows(pull, arguments))
             recon_sum = recon_sum + recon.detach().cpu()
             entropy_sum = entropy_sum + entropy.detach().cpu()
         return gp_value, penalty, recon_sum, entropy_sum

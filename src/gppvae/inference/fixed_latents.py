@@ -9,11 +9,11 @@ from torch import Tensor
 
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
-from gppvae.inference.base import GPArguments, GPInference, LossTerms, neg_entropy
+from gppvae.inference.base import GPArguments, GPInference, LossTerms, back_propagate, known_of_rows, neg_entropy
 from gppvae.inference.exact import pull_back
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import WeightPosterior
-from gppvae.prior.statistics import StatisticsSum, inner, statistics
+from gppvae.prior.statistics import StatisticsSum, statistics
 
 CHUNK_ROWS = 8192
 
@@ -53,7 +53,7 @@ class FixedLatents(GPInference):
         epoch.world.sum_(totals.value.tensors())
         gp_value, penalty, pull = pull_back(self.model, totals.value, epoch)
         for chunk in chunks:
-            inner(pull, *self._arguments(chunk)).backward()
+            back_propagate(*known_of_rows(pull, self._arguments(chunk)))
         yield LossTerms(mean.new_zeros(()), gp_value, neg_entropy(var), penalty, n=epoch.n_rows)
 
     def _arguments(self, chunk: slice) -> GPArguments:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
 from gppvae.inference.base import LossTerms, gp_arguments, neg_entropy, recon_nll, reparametrise, sum_statistics
 from gppvae.inference.running import RunningInference
-from gppvae.kernels.features import Features
 from gppvae.prior.bound import row_nll
 from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import SharedCovariance, WeightPosterior, condition
@@ -33,8 +33,8 @@ class Minibatch(RunningInference[SharedCovariance]):
                 sum_statistics(epoch, lambda batch: gp_arguments(self.model, batch, encode(batch.y)[0], None))
             )
 
-    def condition(self, totals: Statistics, features: Features) -> SharedCovariance:
-        return condition(assemble(totals, features.tables, features.sizes))
+    def condition(self, totals: Statistics, tables: list[Tensor], sizes: list[int]) -> SharedCovariance:
+        return condition(assemble(totals, tables, sizes))
 
     def batch_loss(self, batch: Batch, given: SharedCovariance, epoch: Epoch) -> tuple[LossTerms, Statistics]:
         model, n, n_rows = self.model, batch.total, epoch.n_rows

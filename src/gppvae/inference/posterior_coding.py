@@ -6,13 +6,21 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
-from gppvae.inference.base import GPArguments, LossTerms, draw_latents, recon_nll, sum_over, sum_statistics
+from gppvae.inference.base import (
+    GPArguments,
+    LossTerms,
+    back_propagate,
+    draw_latents,
+    known_of_rows,
+    recon_nll,
+    sum_over,
+    sum_statistics,
+)
 from gppvae.inference.running import RunningInference
-from gppvae.kernels.features import Features
 from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import SharedCovariance, WeightPosterior, condition
-from gppvae.prior.pseudo import Conditioned, condition_on_pseudo, posterior_at, pseudo_sums
-from gppvae.prior.statistics import Statistics, inner
+from gppvae.prior.pseudo import Conditioned, condition_on_pseudo, posterior_at, pseudo_sums, pull_features
+from gppvae.prior.statistics import Statistics
 
 
 class PosteriorCoding(RunningInference[Conditioned]):
@@ -36,32 +44,45 @@ class PosteriorCoding(RunningInference[Conditioned]):
 
         def part(batch: Batch) -> Statistics:
             features, mean, _, noise = self._pseudo_observations(batch)
+            f, s, _ = posterior_at(at_start, features.dense())
+            moments = f.requires_grad_(), (s + self._latent_noise(batch)).requires_grad_()
             with torch.enable_grad():
-                recon, f, var = self._reconstruction(batch, features, at_start)
-            return pseudo_sums(features, mean, noise, *torch.autograd.grad(recon, (f, var)))
+                recon = recon_nll(self.model.autoencoder, batch, draw_latents(*moments, batch))
+            return pseudo_sums(features, mean, noise, *torch.autograd.grad(recon, moments))
 
         self.running.set(sum_over(epoch, part))
 
-    def condition(self, totals: Statistics, features: Features) -> Conditioned:
-        return condition_on_pseudo(totals, features.tables, features.sizes)
+    def condition(self, totals: Statistics, tables: list[Tensor], sizes: list[int]) -> Conditioned:
+        return condition_on_pseudo(totals, tables, sizes)
 
     def batch_loss(self, batch: Batch, given: Conditioned, epoch: Epoch) -> tuple[LossTerms, Statistics]:
-        model, n, n_rows = self.model, batch.total, epoch.n_rows
-        features, mean, _, noise = self._pseudo_observations(batch)
-        recon, f, var = self._reconstruction(batch, features, given.weights)
-        penalty = model.kernel.neg_log_prior() * batch.share
-        of_all = (given.tables_share(features.tables) * batch.share + penalty) / n_rows
-        through_sums = inner(given.pull, features, mean, None, noise) / n + of_all
-        (recon / n + through_sums.to(recon.device, recon.dtype)).backward()
-        assert f.grad is not None and var.grad is not None
+        """First the decoder's part, which tells the gradients at f; from them the encoder's and the kernel's."""
+        model, n, n_rows, weights = self.model, batch.total, epoch.n_rows, given.weights
+        arguments = self._pseudo_observations(batch)
+        features, mean, _, noise = arguments
+        V, eta = features.dense(), self._latent_noise(batch)
         with torch.no_grad():
-            part = pseudo_sums(features, mean, noise, f.grad * n, var.grad * n)
-        return LossTerms.without_encoder(recon, given.weights.kl() * batch.share, penalty, n, n_rows), part
+            f, s, P = posterior_at(weights, V)
+            var = s + eta
+        recon = recon_nll(model.autoencoder, batch, draw_latents(f.requires_grad_(), var.requires_grad_(), batch))
+        (recon / n).backward()
+        g, h = f.grad, var.grad
+        assert g is not None and h is not None
+        penalty = model.kernel.neg_log_prior() * batch.share
+        with torch.no_grad():
+            part = pseudo_sums(features, mean, noise, g * n, h * n)
+            at_fixed_q = [(V, pull_features(weights, P, g, h)), (eta, h if len(eta) > 1 else h.sum(0, keepdim=True))]
+            by_tables = [by * (batch.share / n_rows) for by in given.by_tables]
+        through_q = [
+            *known_of_rows(given.pull.scaled(1.0 / n), arguments),
+            *zip(features.tables, by_tables, strict=True),
+        ]
+        back_propagate((penalty / n_rows, None), *at_fixed_q, *through_q)
+        return LossTerms.without_encoder(recon, weights.kl() * batch.share, penalty, n, n_rows), part
 
     @torch.no_grad()
     def weights(self, epoch: Epoch) -> SharedCovariance:
-        features = self.model.features(epoch.rows[:1])
-        return condition(assemble(sum_statistics(epoch, self._pseudo_observations), features.tables, features.sizes))
+        return condition(assemble(sum_statistics(epoch, self._pseudo_observations), *self.model.tables(epoch.rows)))
 
     def _pseudo_observations(self, batch: Batch) -> GPArguments:
         mean, var = self.model.autoencoder.encode(batch.y)
@@ -72,12 +93,6 @@ class PosteriorCoding(RunningInference[Conditioned]):
         kernel = self.model.kernel
         return 0.0 if kernel.carries_training_variance else kernel.residual(batch.rows)
 
-    def _reconstruction(
-        self, batch: Batch, features: Features, weights: SharedCovariance
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """-log p(y | z) at z ~ q(f) + noise, summed over the batch; mean and variance of f, which keep gradients."""
-        f, var = posterior_at(weights, features.dense())
-        for moment in (f, var):
-            moment.requires_grad_().retain_grad()
-        z = draw_latents(f, var + self.model.noise(batch.rows).reshape(-1, 1), batch)
-        return recon_nll(self.model.autoencoder, batch, z), f, var
+    def _latent_noise(self, batch: Batch) -> Tensor:
+        """Variance of eta, (n, 1) or (1, 1)."""
+        return self.model.noise(batch.rows).reshape(-1, 1)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from gppvae.data.batches import Batch, Epoch
 from gppvae.inference.base import GPInference, LossTerms
-from gppvae.kernels.features import Features
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.statistics import Statistics, StatisticsSum
 
@@ -67,34 +66,34 @@ class RunningInference(GPInference, Generic[Given]):
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         every = max(1, epoch.n_batches // REFRESHES_PER_EPOCH)
-        recent = StatisticsSum()  # of this process, since q(B) was last conditioned
+        recent: Statistics | None = None  # of this process, since q(B) was last conditioned
         for number, batch in enumerate(epoch):
-            if number % every == 0 and number > 0:
-                recent = self._take_over(recent, epoch)
             if number % every == 0:
+                self._take_over(recent, epoch)
+                recent = None
                 given = self.given(epoch)
             terms, part = self.batch_loss(batch, given, epoch)
-            recent.add(part)
+            recent = part if recent is None else recent.add_(part)
             yield terms
         self._take_over(recent, epoch)
         self.running.end_epoch()
 
-    def _take_over(self, recent: StatisticsSum, epoch: Epoch) -> StatisticsSum:
-        """Add what all processes saw since the last time; a new, empty sum."""
-        epoch.world.sum_(recent.value.tensors())
-        self.running.add(recent.value)
-        return StatisticsSum()
+    def _take_over(self, recent: Statistics | None, epoch: Epoch) -> None:
+        """Add what all processes saw since the last time."""
+        if recent is not None:
+            epoch.world.sum_(recent.tensors())
+            self.running.add(recent)
 
     @torch.no_grad()
     def given(self, epoch: Epoch) -> Given:
         """What the running statistics say now."""
-        return self.condition(self.running.current(), self.model.features(epoch.rows[:1]))
+        return self.condition(self.running.current(), *self.model.tables(epoch.rows))
 
-    def condition(self, totals: Statistics, features: Features) -> Given:
+    def condition(self, totals: Statistics, tables: list[Tensor], sizes: list[int]) -> Given:
         """q(B) at these sums over all rows.
 
         Args:
-            totals: running statistics.  features: of any row, for the tables.
+            totals: running statistics.  tables, sizes: of the kernel's features.
         """
         raise NotImplementedError
 

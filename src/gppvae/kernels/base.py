@@ -176,8 +176,8 @@ class Kernel(nn.Module):
 
     def neg_log_prior(self) -> Tensor:
         """Minus log prior of the kernel's own parameters, up to a constant: N(0, I) for learned features."""
-        parts = [leaf.neg_log_prior_leaf() for leaf in self.leaves()]
-        return torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64)
+        parts = [part for leaf in self.leaves() if (part := leaf.neg_log_prior_leaf()) is not None]
+        return functools.reduce(torch.add, parts) if parts else torch.zeros((), dtype=torch.float64)
 
     def _sum_over_terms(self, of_leaf: Callable[[Leaf], Tensor]) -> Tensor:
         parts = [
@@ -235,8 +235,9 @@ class Leaf(Kernel):
         """Dense covariance of distinct values, (D_a, D_b)."""
         return self.factor(a) @ self.factor(b).T
 
-    def neg_log_prior_leaf(self) -> Tensor:
-        return torch.zeros((), dtype=torch.float64)
+    def neg_log_prior_leaf(self) -> Tensor | None:
+        """Of this leaf's own parameters; None when they have no prior."""
+        return None
 
     def extra_state(self) -> dict[str, object]:
         """What `bind` fixed and the parameters do not hold (levels), as JSON values."""

@@ -150,8 +150,8 @@ class Learned(IdLeaf):
         super().restore(extra, tensors)
         self.added_root = torch.zeros_like(tensors["added_root"])
 
-    def neg_log_prior_leaf(self) -> Tensor:
-        return self.x.new_zeros(()) if self.normalize else 0.5 * self.x.square().sum()
+    def neg_log_prior_leaf(self) -> Tensor | None:
+        return None if self.normalize else 0.5 * self.x.square().sum()
 
 
 class FreeForm(IdLeaf):

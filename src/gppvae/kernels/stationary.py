@@ -286,19 +286,19 @@ class Periodic(StationaryLeaf):
         super().__init__((column,), base, options, fixed, max_anchors, jitter, basis)
         _set_positive(self, base, period_length=period, lengthscale=1.0 if lengthscale is None else lengthscale)
         base.raw_period_length.requires_grad_(False)
+        self.period = float(period)
 
     def plan_series(self, distinct: np.ndarray, shortest: float, longest: float) -> Series:
         # This l is a squared length, so it may change by the square of the factor.
         start = float(self.base.lengthscale.detach())
-        return plan_fourier(float(self.base.period_length), shortest**2 / start)
+        return plan_fourier(self.period, shortest**2 / start)
 
     def series_features(self, values: Tensor, series: Series) -> Tensor:
         return fourier(values, series, self.base.lengthscale)
 
     def covariance(self, a: Tensor, b: Tensor) -> Tensor:
         # GPyTorch goes through the square root of squared distances: three times as long, less exact near 0.
-        period, lengthscale = self.base.period_length, self.base.lengthscale
-        return (((a - b.T) * (math.pi / period)).sin().square() * (-2.0 / lengthscale)).exp()
+        return (((a - b.T) * (math.pi / self.period)).sin().square() * (-2.0 / self.base.lengthscale)).exp()
 
     def _start_lengthscale(self, values: np.ndarray) -> None:
         return None  # the starting value 1.0 is in units of the period already

@@ -44,10 +44,8 @@ class GPPriorVAE(nn.Module):
 
     def gp_nll(self, totals: Statistics, rows: Rows) -> Tensor:
         """The GP term at the statistics of all training rows; `rows` may be any few of them."""
-        features = self.features(rows[:1])
-        if self.complete_design:
-            return complete_design_nll(totals, features.tables[0])
-        return gp_nll(totals, features.tables, features.sizes)
+        tables, sizes = self.tables(rows)
+        return complete_design_nll(totals, tables[0]) if self.complete_design else gp_nll(totals, tables, sizes)
 
     @property
     def alpha(self) -> Tensor:
@@ -55,6 +53,13 @@ class GPPriorVAE(nn.Module):
 
     def features(self, rows: Rows) -> Features:
         return self.kernel.features(rows, self.split)
+
+    def tables(self, rows: Rows) -> tuple[list[Tensor], list[int]]:
+        """View tables and block sizes that all features share; no tables where nothing is split off."""
+        if self.split is None:
+            return [], [self.kernel.rank]
+        features = self.features(rows[:1])
+        return features.tables, features.sizes
 
     def noise(self, rows: Rows) -> Tensor:
         """Latent noise variance d of rows, () or (N,): alpha, plus the prior variance that features miss."""

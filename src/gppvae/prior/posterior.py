@@ -78,12 +78,6 @@ class SharedCovariance(WeightPosterior):
     def _sum_of_covariances(self) -> Tensor:
         return self.covariance * self.mean.shape[1]
 
-    @functools.cached_property
-    def kl_by_sums(self) -> Tensor:
-        """d kl / dS at fixed m, (H, H), where Sigma = (I + S)^-1: L/2 (Sigma - Sigma^2)."""
-        Sigma = self.covariance
-        return torch.addmm(Sigma, Sigma, Sigma, alpha=-1.0) * (0.5 * self.mean.shape[1])
-
     def kl(self) -> Tensor:
         return self._kl
 

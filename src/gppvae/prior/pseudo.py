@@ -10,7 +10,6 @@ all that a row has to know of the others is two sums, of which a running value i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,10 +34,6 @@ class Conditioned:
     pull: Statistics
     by_tables: list[Tensor]
 
-    def tables_share(self, tables: list[Tensor]) -> Tensor | float:
-        """A value whose gradient is that of the tables through the sums of all rows."""
-        return sum((by * table).sum() for by, table in zip(self.by_tables, tables, strict=True))
-
 
 def pseudo_sums(features: Features, mean: Tensor, noise: Tensor, g: Tensor, h: Tensor) -> Statistics:
     """S and R of these rows, and beside them A and G: what `condition_on_pseudo` needs of all rows.
@@ -47,7 +42,7 @@ def pseudo_sums(features: Features, mean: Tensor, noise: Tensor, g: Tensor, h: T
         features: of the rows.  mean: pseudo-observations (n, L).  noise: their variances (n,).
         g: gradient with respect to f at the rows (n, L).  h: with respect to s (n, 1).
     """
-    c = (1.0 / noise).unsqueeze(1)
+    c = noise.reciprocal().unsqueeze(1)
     return row_sums(features, [(c, c * mean), (h, g)])
 
 
@@ -55,7 +50,7 @@ def condition_on_pseudo(totals: Statistics, tables: list[Tensor], sizes: list[in
     """q(B) given the sums over all rows, and the gradient with respect to them.
 
     With Sigma = (I + S)^-1 and m = Sigma R, for L latents:
-        dR = Sigma (G + m),  dS = L/2 (Sigma - Sigma^2) - Sigma A Sigma - dR m'
+        dR = Sigma (G + m),  dS = L/2 Sigma - Sigma (A + L/2 I) Sigma - (dR m' + m dR') / 2
     Through S and R the gradient goes on to the grouped sums and to the tables that widen them.
 
     Args:
@@ -64,35 +59,43 @@ def condition_on_pseudo(totals: Statistics, tables: list[Tensor], sizes: list[in
     """
     M, L = totals.outer.shape[1], totals.n_latents
     observed, asked = (Statistics(part, totals.sums, L) for part in totals.outer.split(M + L, dim=2))
-    held = [table.detach().requires_grad_() for table in tables]
-    outer = observed.outer.detach().requires_grad_()
-    with torch.enable_grad():
-        full = assemble(Statistics(outer, totals.sums, L), held, sizes)
     with torch.no_grad():
-        weights, widened = condition(full), assemble(asked, tables, sizes)
+        weights, widened = condition(assemble(observed, tables, sizes)), assemble(asked, tables, sizes)
         Sigma, m, A, G = weights.covariance, weights.mean, widened.S, widened.R
         dR = Sigma @ (G + m)
-        dS = torch.addmm(weights.kl_by_sums - Sigma @ A @ Sigma, dR, m.T, alpha=-1.0)
-    by_outer, *by_tables = torch.autograd.grad((full.S, full.R), (outer, *held), (dS, dR))
+        half = torch.addmm(0.25 * L * Sigma, Sigma @ _plus_diagonal(A, 0.5 * L), Sigma, beta=1.0, alpha=-0.5)
+        half = half.addmm_(dR, m.T, alpha=-0.5)
+        dS = half + half.T
+    by_outer, by_tables = _to_groups(observed, tables, sizes, dS, dR)
     return Conditioned(weights, Statistics(by_outer, torch.zeros_like(totals.sums), L), by_tables)
 
 
-def posterior_at(weights: SharedCovariance, V: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (n, L) and variance (n, 1) of f at feature rows; q(B) is held fixed. Cost: O(n H (H + L))."""
-    f, s = _PosteriorAt.apply(weights, V)
-    return f, s
+def _plus_diagonal(A: Tensor, value: float) -> Tensor:
+    A = A.clone()
+    A.diagonal().add_(value)
+    return A
 
 
-class _PosteriorAt(torch.autograd.Function):
-    """f = V m, s = diag V Sigma V'; with the gradients g and h of the two, dV = g m' + 2 h V Sigma."""
+def _to_groups(
+    observed: Statistics, tables: list[Tensor], sizes: list[int], dS: Tensor, dR: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """The gradient with respect to grouped sums and tables of what has dS, dR with respect to S, R."""
+    if not tables:
+        return torch.cat([dS, dR], dim=1).unsqueeze(0), []
+    held = [table.detach().requires_grad_() for table in tables]
+    outer = observed.outer.detach().requires_grad_()
+    with torch.enable_grad():
+        full = assemble(Statistics(outer, observed.sums, observed.n_latents), held, sizes)
+    by_outer, *by_tables = torch.autograd.grad((full.S, full.R), (outer, *held), (dS, dR))
+    return by_outer, by_tables
 
-    @staticmethod
-    def forward(ctx: Any, weights: SharedCovariance, V: Tensor) -> tuple[Tensor, Tensor]:
-        P = V @ weights.covariance
-        ctx.save_for_backward(P, weights.mean)
-        return V @ weights.mean, (P * V).sum(1, keepdim=True)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        (g, h), (P, m) = grads, ctx.saved_tensors
-        return None, torch.addmm(h * P, g, m.T, beta=2.0)
+def posterior_at(weights: SharedCovariance, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean (n, L) and variance (n, 1) of f at feature rows, and V Sigma (n, H). Cost: O(n H (H + L))."""
+    P = V @ weights.covariance
+    return V @ weights.mean, (P * V).sum(1, keepdim=True), P
+
+
+def pull_features(weights: SharedCovariance, P: Tensor, g: Tensor, h: Tensor) -> Tensor:
+    """Gradient with respect to V at fixed q(B), g m' + 2 h V Sigma, for P = V Sigma."""
+    return torch.addmm(h * P, g, weights.mean.T, beta=2.0)

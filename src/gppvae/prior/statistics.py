@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +37,12 @@ class Statistics:
 
     def __add__(self, other: Statistics) -> Statistics:
         return Statistics(self.outer + other.outer, self.sums + other.sums, self.n_latents)
+
+    def add_(self, other: Statistics) -> Statistics:
+        """The rows of another set beside these, in place."""
+        self.outer.add_(other.outer)
+        self.sums.add_(other.sums)
+        return self
 
     def tensors(self) -> list[Tensor]:
         """What processes add up."""
@@ -98,7 +103,7 @@ def statistics(features: Features, mean: Tensor, var: Tensor | None, noise: Tens
         var: encoder variances (N, L), or None when `mean` is a sample.
         noise: d, (N,) or ().
     """
-    x, c = features.x, (1.0 / noise).reshape(-1, 1)  # (N, 1) or (1, 1)
+    x, c = features.x, noise.reciprocal().reshape(-1, 1)  # (N, 1) or (1, 1)
     right = [x, mean] if var is None else [x, mean, (c * var.sum(1, keepdim=True)) * x]
     outer = _outer(c * x, torch.cat(right, dim=1), _groups(features))
     return Statistics(outer, _scalar_sums(mean, var, noise), mean.shape[1])
@@ -119,52 +124,39 @@ def row_sums(features: Features, pairs: Sequence[tuple[Tensor, Tensor]]) -> Stat
 
 def posterior_statistics(features: Features, mean: Tensor, noise: Tensor) -> Statistics:
     """Of the sums over these rows, those that q(B) is conditioned on: S and R."""
-    c = (1.0 / noise).reshape(-1, 1)
+    c = noise.reciprocal().reshape(-1, 1)
     return row_sums(features, [(c, c * mean)])
 
 
-def inner(pull: Statistics, features: Features, mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
-    """<pull, statistics(rows)> without forming the rows' own sums: its gradient is the batch's share.
+def pull_rows(
+    pull: Statistics, features: Features, mean: Tensor, var: Tensor | None, noise: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Gradients of <pull, statistics(rows)> with respect to x, mean, var and noise, written out.
 
-    Tables are no part of these sums and get no gradient.
+    With A, B, T the blocks of `pull` for a row's group, p its factors of t, u, e, and [a, b, o] = c x'[A, B, T]:
+        dx = 2 a + c B mu + 2 c sbar o,  dmu = b + 2 p_t c mu,  ds2 = c (o.x + p_u)
+        dd = c (p_e - x.a - b.mu - 2 c sbar o.x - p_t c |mu|^2 - p_u c sbar)
+    Tables are no part of these sums. Source: docs/math.md, "Exact gradient in the memory of one batch".
+
+    Args:
+        pull: gradient with respect to the sums over all rows; as S and T are symmetric, so are its parts.
+        features, mean, var, noise: of the rows, as for `statistics`.
+    Cost: O(N M (2M + L)).
     """
-    value: Tensor = _Inner.apply(features.x, mean, var, noise.expand(len(mean)), pull, _groups(features))
-    return value
-
-
-class _Inner(torch.autograd.Function):
-    """The contraction with its gradient written out, in half the small operations.
-
-    With A, B, T the blocks of `pull` for a row's group and p its factors of t, u, e, N, a row has the value
-        x.a + p_t c |mu|^2 + p_u c sbar + p_e log d + p_N,   a = c (A x + B mu + c sbar T x)
-    With [b_S, b_R, b_T] = c x'[A, B, T]:
-        dx = a + b_S + c sbar b_T,  dmu = b_R + 2 p_t c mu,  ds2 = c (b_T.x + p_u)
-        dd = c (p_e - x.a - c sbar b_T.x - p_t c |mu|^2 - p_u c sbar)
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, mean: Tensor, var: Tensor | None, noise: Tensor, pull: Statistics, groups: Groups
-    ) -> Tensor:
-        (t, u, e, per_row), c = pull.sums, (1.0 / noise).unsqueeze(1)
-        cs = None if var is None else c * var.sum(1, keepdim=True)
-        right = torch.cat([x, mean] if cs is None else [x, mean, cs * x], dim=1)
-        a = _times(right, pull.outer.transpose(1, 2), groups).mul_(c)
-        b = _times(c * x, pull.outer, groups)
-        b_S, b_R, *b_T = b.split([x.shape[1], mean.shape[1]] + ([] if cs is None else [x.shape[1]]), dim=1)
-        value = (x * a).sum(1, keepdim=True) + t * c * mean.square().sum(1, keepdim=True)
-        dx, by_c, ds = a + b_S, value, None
-        if cs is not None:
-            bx = (b_T[0] * x).sum(1, keepdim=True)
-            dx.addcmul_(cs, b_T[0])
-            value = value + u * cs
-            by_c, ds = torch.addcmul(value, cs, bx), (c * (bx + u)).expand_as(mean)
-        ctx.save_for_backward(dx, torch.addcmul(b_R, mean, c * (2.0 * t)), ds, (c * (e - by_c)).squeeze(1))
-        return value.sum() + e * noise.log().sum() + per_row * len(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return *(None if by is None else grads[0] * by for by in ctx.saved_tensors), None, None
+    (t, u, e, _), c, groups = pull.sums, noise.reciprocal().reshape(-1, 1), _groups(features)
+    x, M, L = features.x, features.x.shape[1], mean.shape[1]
+    product = _times(c * x, pull.outer, groups)
+    a, b = product[:, :M], product[:, M : M + L]
+    dmu = torch.addcmul(b, mean, (2.0 * t) * c)
+    dx = _times(c * mean, pull.outer[:, :, M : M + L].transpose(1, 2), groups).add_(a, alpha=2.0)
+    by_c, ds2 = (x * a).sum(1, keepdim=True) + (torch.add(b, dmu).mul_(0.5) * mean).sum(1, keepdim=True), None
+    if var is not None:
+        o, cs = product[:, M + L :], c * var.sum(1, keepdim=True)
+        ox = (o * x).sum(1, keepdim=True)
+        dx.addcmul_(cs, o, value=2.0)
+        by_c, ds2 = torch.addcmul(by_c, cs, 2.0 * ox + u), (c * (ox + u)).expand_as(mean)
+    dd = (c * (e - by_c)).squeeze(1)
+    return dx, dmu, ds2, dd if noise.ndim else dd.sum()
 
 
 @dataclass(frozen=True)

@@ -85,15 +85,17 @@ def parameter_groups(model: GPPriorVAE | Autoencoder, inference: Inference) -> d
 def optimizer_groups(
     phase: Phase, trained: dict[str, list[nn.Parameter]], networks: list[nn.Module]
 ) -> list[dict[str, Any]]:
-    """Trained parameters with their rates; weight decay is for the networks, not for the noise of the likelihood."""
+    """Trained parameters with their rates; weight decay is for the networks, not for the noise of the likelihood.
+
+    Those that are treated alike are one group: an optimiser's time is a time per group.
+    """
     decayed = {id(p) for network in networks for p in network.parameters()}
-    options = []
+    alike: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameters in trained.items():
-        for decay, inside in ((phase.weight_decay, True), (0.0, False)):
-            members = [p for p in parameters if (id(p) in decayed) == inside]
-            if members:
-                options.append({"params": members, "base": phase.lr[name], "weight_decay": decay})
-    return options
+        for parameter in parameters:
+            decay = phase.weight_decay if id(parameter) in decayed else 0.0
+            alike.setdefault((phase.lr[name], decay), []).append(parameter)
+    return [{"params": members, "base": base, "weight_decay": decay} for (base, decay), members in alike.items()]
 
 
 def check_phases(phases: list[Phase]) -> None:
