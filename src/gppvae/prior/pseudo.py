@@ -26,7 +26,7 @@ class Conditioned:
 
     Attributes:
         weights: q(B).
-        pull: gradient with respect to the sums, for `statistics.inner` of a batch's rows.
+        pull: gradient with respect to the sums, for `pull_rows` of a batch.
         by_tables: gradients with respect to the view tables, as far as these act through the sums.
     """
 
@@ -63,17 +63,10 @@ def condition_on_pseudo(totals: Statistics, tables: list[Tensor], sizes: list[in
         weights, widened = condition(assemble(observed, tables, sizes)), assemble(asked, tables, sizes)
         Sigma, m, A, G = weights.covariance, weights.mean, widened.S, widened.R
         dR = Sigma @ (G + m)
-        half = torch.addmm(0.25 * L * Sigma, Sigma @ _plus_diagonal(A, 0.5 * L), Sigma, beta=1.0, alpha=-0.5)
-        half = half.addmm_(dR, m.T, alpha=-0.5)
+        half = 0.25 * L * Sigma - 0.5 * (Sigma @ (A @ Sigma + 0.5 * L * Sigma) + dR @ m.T)
         dS = half + half.T
     by_outer, by_tables = _to_groups(observed, tables, sizes, dS, dR)
     return Conditioned(weights, Statistics(by_outer, torch.zeros_like(totals.sums), L), by_tables)
-
-
-def _plus_diagonal(A: Tensor, value: float) -> Tensor:
-    A = A.clone()
-    A.diagonal().add_(value)
-    return A
 
 
 def _to_groups(
