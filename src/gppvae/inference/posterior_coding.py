@@ -17,10 +17,20 @@ from gppvae.inference.base import (
     sum_statistics,
 )
 from gppvae.inference.running import RunningInference
+from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import SharedCovariance, WeightPosterior, condition
-from gppvae.prior.pseudo import Conditioned, condition_on_pseudo, posterior_at, pseudo_sums, pull_features
+from gppvae.prior.pseudo import (
+    Conditioned,
+    condition_on_pseudo,
+    posterior_at,
+    pseudo_sums,
+    pull_own,
+    split_pseudo_sums,
+)
 from gppvae.prior.statistics import Statistics
+
+FORGOTTEN = 0.5  # weight of what rows asked for, each time that q(B) is conditioned again
 
 
 class PosteriorCoding(RunningInference[Conditioned]):
@@ -29,13 +39,20 @@ class PosteriorCoding(RunningInference[Conditioned]):
     The noise of a sample is the geometric mean of the encoder's variances, so that all latent dimensions
     share one covariance. Training and prediction then use the same path, row -> q(f) -> decoder; the bound is
     E log p(y | z) - KL(q(B) || N(0, I)), z = f + eta. A row acts on the f of every other: what these want of it is
-    summed over all rows and kept like the sums of q(B), not estimated from the few that share its batch.
-    Source: Pearce 2019; Jazbec et al. 2021.
+    estimated from the rows seen before q(B) was conditioned, the last of them first, not from the few that share
+    its batch. Source: Pearce 2019; Jazbec et al. 2021.
 
     Cost: one plain VAE epoch plus O(N H (H + L)), and a few H^3; one more such epoch before the first.
     """
 
     name = "posterior"
+
+    def __init__(self, model: GPPriorVAE) -> None:
+        super().__init__(model)
+        self.asked_outer: Tensor
+        self.asked_sums: Tensor
+        self.register_buffer("asked_outer", torch.zeros(0, dtype=torch.float64))
+        self.register_buffer("asked_sums", torch.zeros(0, dtype=torch.float64))
 
     def start(self, epoch: Epoch, weights: WeightPosterior | None) -> None:
         if not self.running.empty:  # a resumed run has them from the checkpoint
@@ -50,10 +67,21 @@ class PosteriorCoding(RunningInference[Conditioned]):
                 recon = recon_nll(self.model.autoencoder, batch, draw_latents(*moments, batch))
             return pseudo_sums(features, mean, noise, *torch.autograd.grad(recon, moments))
 
-        self.running.set(sum_over(epoch, part))
+        observed, asked = split_pseudo_sums(sum_over(epoch, part))
+        self.running.set(observed)
+        self.asked_outer, self.asked_sums = asked.tensors()
+
+    def take_over(self, recent: Statistics) -> None:
+        observed, asked = split_pseudo_sums(recent)
+        super().take_over(observed)
+        n_rows = self.running.n_rows
+        if self.asked_sums[3] < n_rows and asked.sums[3] < n_rows:  # all rows at once stand for themselves alone
+            asked.add_(Statistics(self.asked_outer, self.asked_sums, asked.n_latents).scaled(FORGOTTEN))
+        self.asked_outer, self.asked_sums = asked.tensors()
 
     def condition(self, totals: Statistics, tables: list[Tensor], sizes: list[int]) -> Conditioned:
-        return condition_on_pseudo(totals, tables, sizes)
+        asked = Statistics(self.asked_outer, self.asked_sums, totals.n_latents)
+        return condition_on_pseudo(totals, asked, tables, sizes)
 
     def batch_loss(self, batch: Batch, given: Conditioned, epoch: Epoch) -> tuple[LossTerms, Statistics]:
         """First the decoder's part, which tells the gradients at f; from them the encoder's and the kernel's."""
@@ -71,13 +99,12 @@ class PosteriorCoding(RunningInference[Conditioned]):
         penalty = model.kernel.neg_log_prior() * batch.share
         with torch.no_grad():
             part = pseudo_sums(features, mean, noise, g * n, h * n)
-            at_fixed_q = [(V, pull_features(weights, P, g, h)), (eta, h if len(eta) > 1 else h.sum(0, keepdim=True))]
+            own = zip((V, mean, noise), pull_own(given, P, f, s, mean, noise, g, h), strict=True)
             by_tables = [by * (batch.share / n_rows) for by in given.by_tables]
-        through_q = [
-            *known_of_rows(given.pull.scaled(1.0 / n), arguments),
-            *zip(features.tables, by_tables, strict=True),
-        ]
-        back_propagate((penalty / n_rows, None), *at_fixed_q, *through_q)
+        through_others = known_of_rows(given.pull.scaled(1.0 / n), arguments)
+        through_tables = zip(features.tables, by_tables, strict=True)
+        by_eta = h if len(eta) > 1 else h.sum(0, keepdim=True)
+        back_propagate((penalty / n_rows, None), (eta, by_eta), *own, *through_others, *through_tables)
         return LossTerms.without_encoder(recon, weights.kl() * batch.share, penalty, n, n_rows), part
 
     @torch.no_grad()

@@ -36,6 +36,11 @@ class RunningStatistics(nn.Module):
     def empty(self) -> bool:
         return self.last_outer.numel() == 0
 
+    @property
+    def n_rows(self) -> float:
+        """Rows of an epoch."""
+        return float(self.last_sums[3])
+
     def set(self, totals: Statistics) -> None:
         """Start a new epoch from the sum over all rows."""
         self.last_outer, self.last_sums = totals.outer, totals.sums
@@ -50,7 +55,7 @@ class RunningStatistics(nn.Module):
         if self._seen.empty:
             return last
         seen = self._seen.value
-        unseen = 1.0 - float(seen.sums[3] / self.last_sums[3])
+        unseen = 1.0 - float(seen.sums[3]) / self.n_rows
         return seen + last.scaled(max(unseen, 0.0))
 
     def end_epoch(self) -> None:
@@ -68,7 +73,7 @@ class RunningInference(GPInference, Generic[Given]):
         every = max(1, epoch.n_batches // REFRESHES_PER_EPOCH)
         recent: Statistics | None = None  # of this process, since q(B) was last conditioned
         for number, batch in enumerate(epoch):
-            if number % every == 0:
+            if number % every == 0 and number + every <= epoch.n_batches:  # what is left at the end joins the last
                 self._take_over(recent, epoch)
                 recent = None
                 given = self.given(epoch)
@@ -82,7 +87,11 @@ class RunningInference(GPInference, Generic[Given]):
         """Add what all processes saw since the last time."""
         if recent is not None:
             epoch.world.sum_(recent.tensors())
-            self.running.add(recent)
+            self.take_over(recent)
+
+    def take_over(self, recent: Statistics) -> None:
+        """Keep the sums over the rows that all processes saw since q(B) was last conditioned."""
+        self.running.add(recent)
 
     @torch.no_grad()
     def given(self, epoch: Epoch) -> Given:

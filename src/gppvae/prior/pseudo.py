@@ -2,7 +2,7 @@
 
 q(B) = N(m, Sigma) is conditioned on values mu_n of f(row_n) with noise d_n, so every row acts on the f of all others.
 With f_n = m'v_n and s_n = v_n' Sigma v_n, and g_n, h_n the gradients of what is to be minimised with respect to them,
-all that a row has to know of the others is two sums, of which a running value is as good as one of q(B) itself:
+all that a row has to know of the others is two sums, which the rows seen last are enough to estimate:
 
     G = sum v g'   A = sum h v v'
 """
@@ -28,11 +28,13 @@ class Conditioned:
         weights: q(B).
         pull: gradient with respect to the sums, for `pull_rows` of a batch.
         by_tables: gradients with respect to the view tables, as far as these act through the sums.
+        own: how often a row's effect on itself is to be added to what `pull` says.
     """
 
     weights: SharedCovariance
     pull: Statistics
     by_tables: list[Tensor]
+    own: float
 
 
 def pseudo_sums(features: Features, mean: Tensor, noise: Tensor, g: Tensor, h: Tensor) -> Statistics:
@@ -46,7 +48,16 @@ def pseudo_sums(features: Features, mean: Tensor, noise: Tensor, g: Tensor, h: T
     return row_sums(features, [(c, c * mean), (h, g)])
 
 
-def condition_on_pseudo(totals: Statistics, tables: list[Tensor], sizes: list[int]) -> Conditioned:
+def split_pseudo_sums(sums: Statistics) -> tuple[Statistics, Statistics]:
+    """What q(B) is conditioned on (S, R), and what the rows ask for (A, G)."""
+    width = sums.outer.shape[1] + sums.n_latents
+    observed, asked = (
+        Statistics(part.contiguous(), sums.sums, sums.n_latents) for part in sums.outer.split(width, dim=2)
+    )
+    return observed, asked
+
+
+def condition_on_pseudo(observed: Statistics, asked: Statistics, tables: list[Tensor], sizes: list[int]) -> Conditioned:
     """q(B) given the sums over all rows, and the gradient with respect to them.
 
     With Sigma = (I + S)^-1 and m = Sigma R, for L latents:
@@ -54,11 +65,15 @@ def condition_on_pseudo(totals: Statistics, tables: list[Tensor], sizes: list[in
     Through S and R the gradient goes on to the grouped sums and to the tables that widen them.
 
     Args:
-        totals: of `pseudo_sums`.  tables, sizes: of the kernel's features.
+        observed: S and R of all rows.
+        asked: A and G of all rows, or of as many as are known, which then stand for all: rows to come are not among
+            them, so that their effect on themselves is missing.
+        tables, sizes: of the kernel's features.
     Cost: O(H^3 + H^2 L + Q H^2), whatever N is.
     """
-    M, L = totals.outer.shape[1], totals.n_latents
-    observed, asked = (Statistics(part, totals.sums, L) for part in totals.outer.split(M + L, dim=2))
+    L, known = observed.n_latents, float(asked.sums[3] / observed.sums[3])
+    own = 0.0 if known == 1.0 else 1.0
+    asked = asked.scaled(1.0 / known)
     with torch.no_grad():
         weights, widened = condition(assemble(observed, tables, sizes)), assemble(asked, tables, sizes)
         Sigma, m, A, G = weights.covariance, weights.mean, widened.S, widened.R
@@ -66,7 +81,7 @@ def condition_on_pseudo(totals: Statistics, tables: list[Tensor], sizes: list[in
         half = 0.25 * L * Sigma - 0.5 * (Sigma @ (A @ Sigma + 0.5 * L * Sigma) + dR @ m.T)
         dS = half + half.T
     by_outer, by_tables = _to_groups(observed, tables, sizes, dS, dR)
-    return Conditioned(weights, Statistics(by_outer, torch.zeros_like(totals.sums), L), by_tables)
+    return Conditioned(weights, Statistics(by_outer, torch.zeros_like(observed.sums), L), by_tables, own)
 
 
 def _to_groups(
@@ -89,6 +104,18 @@ def posterior_at(weights: SharedCovariance, V: Tensor) -> tuple[Tensor, Tensor, 
     return V @ weights.mean, (P * V).sum(1, keepdim=True), P
 
 
-def pull_features(weights: SharedCovariance, P: Tensor, g: Tensor, h: Tensor) -> Tensor:
-    """Gradient with respect to V at fixed q(B), g m' + 2 h V Sigma, for P = V Sigma."""
-    return torch.addmm(h * P, g, weights.mean.T, beta=2.0)
+def pull_own(
+    given: Conditioned, P: Tensor, f: Tensor, s: Tensor, mean: Tensor, noise: Tensor, g: Tensor, h: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients with respect to V, mean and noise of f and s at these rows: directly, and by a row's effect on itself.
+
+    Directly dV = g m' + 2 h P. Through q(B), `given.own` times, with c = 1/d and r = mu - f:
+        dV = c ((g.r - 2 h s) P - s g m'),  dmu = c s g,  dd = -c^2 (s g.r - h s^2)
+
+    Args:
+        given: q(B).  P, f, s: of `posterior_at`.  mean, noise: the rows' pseudo-observations.  g, h: gradients at f, s.
+    """
+    c, gr = noise.reciprocal().unsqueeze(1) * given.own, (g * (mean - f)).sum(1, keepdim=True)
+    dmu = (c * s) * g
+    dV = torch.addmm((2.0 * h + c * (gr - 2.0 * h * s)) * P, g - dmu, given.weights.mean.T)
+    return dV, dmu, -(c * (s * gr - h * s.square())).squeeze(1) / noise
