@@ -103,7 +103,7 @@ class PosteriorCoding(RunningInference[Conditioned]):
             by_tables = [by * (batch.share / n_rows) for by in given.by_tables]
         through_others = known_of_rows(given.pull.scaled(1.0 / n), arguments)
         through_tables = zip(features.tables, by_tables, strict=True)
-        by_eta = h if len(eta) > 1 else h.sum(0, keepdim=True)
+        by_eta = h if len(eta) == len(h) else h.sum(0, keepdim=True)
         back_propagate((penalty / n_rows, None), (eta, by_eta), *own, *through_others, *through_tables)
         return LossTerms.without_encoder(recon, weights.kl() * batch.share, penalty, n, n_rows), part
 
