@@ -273,3 +273,11 @@ def test_bad_input_is_one_sentence(arguments: list[str], said: str, tmp_path: Pa
     assert answer.exit_code == 2
     assert said in answer.output.replace("\n", " ")
     assert not (tmp_path / "results").exists()
+
+
+def test_photographs_are_learned_for_less_than_generated_heads() -> None:
+    def epochs(**asked: Any) -> int:
+        return FaceRequest(**asked).plan().recipe["phases"][0].epochs
+
+    assert epochs() == 160 and epochs(data=(Path("photographs"),)) == 40
+    assert epochs(quick=True) == epochs(quick=True, data=(Path("photographs"),)) == 40

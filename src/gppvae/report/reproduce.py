@@ -90,7 +90,7 @@ class FaceRequest:
     def plan(self) -> Plan:
         face_data.check_split(self.split)
         setup = face_recipes.setup(self.network or ("wide" if self.quick else "paper"), self.quick)
-        recipe = face_recipes.global_recipe(setup.global_epochs)
+        recipe = face_recipes.global_recipe(setup.global_epochs, photographs=bool(self.data))
         methods = _named(self.methods, face_recipes.QUICK_METHODS if self.quick else face_recipes.METHODS)
         seeds = _seeds(self.first_seed, 1 if self.quick else self.seeds)
         data = {"size": self._size} | ({} if self.data else {"people": self._people})
