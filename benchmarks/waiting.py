@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "gppvae's": gppvae.WAITING,
     "one thread": gppvae.WAITING | {"OMP_NUM_THREADS": "1"},
 }
-PATIENCE = 90.0  # seconds until a process counts as stuck
+PATIENCE = 300.0  # seconds until a process counts as stuck
 
 
 def child(epochs: int) -> None:

@@ -73,20 +73,25 @@ def test_weights_are_the_dense_posterior(name: str) -> None:
         np.testing.assert_allclose(weights.var_at(W)[:, 0].numpy(), np.diag(want_cov), rtol=1e-7, atol=1e-8)
 
 
+def dense_bound(model: GPPriorVAE, epoch: RowEpoch) -> tuple[float, float, dict[str, Tensor]]:
+    """Reconstruction, KL(q(B)), and the gradients of the whole bound per row."""
+    recon, kl = dense_terms(model, epoch)
+    ((recon + kl + model.kernel.neg_log_prior()) / N).backward()
+    return recon.item(), kl.item(), gradients(model)
+
+
 @every_kernel
 def test_full_batch_value_and_every_gradient_against_dense_autograd(name: str) -> None:
     model = make_model(KERNELS[name]())
     epoch = make_epoch(model)
-    recon, kl = dense_terms(model, epoch)
-    ((recon + kl + model.kernel.neg_log_prior()) / N).backward()
-    want = gradients(model)
+    recon, kl, want = dense_bound(model, epoch)
     for split in (None, *epoch.rows.columns):
         model.split = split
         inference = PosteriorCoding(model)
         inference.start(epoch, None)
         (terms,) = inference.steps(epoch)
-        np.testing.assert_allclose(terms.recon_nll.item(), recon.item(), rtol=1e-8)
-        np.testing.assert_allclose(terms.gp_nll.item(), kl.item(), rtol=1e-7)
+        np.testing.assert_allclose(terms.recon_nll.item(), recon, rtol=1e-8)
+        np.testing.assert_allclose(terms.gp_nll.item(), kl, rtol=1e-7)
         assert terms.neg_entropy.item() == 0.0 and terms.n == N
         assert_same_gradients(gradients(model), want, 1e-7)
 
@@ -97,9 +102,7 @@ def test_mean_batch_gradient_is_the_gradient_of_the_bound(name: str) -> None:
     model = make_model(KERNELS[name]())
     epoch = make_epoch(model, batch_size=3)
     assert N % epoch.batch_size == 0
-    recon, kl = dense_terms(model, epoch)
-    ((recon + kl + model.kernel.neg_log_prior()) / N).backward()
-    want = gradients(model)
+    recon, kl, want = dense_bound(model, epoch)
     for split in (None, *epoch.rows.columns):
         model.split = split
         inference = PosteriorCoding(model)
@@ -107,8 +110,8 @@ def test_mean_batch_gradient_is_the_gradient_of_the_bound(name: str) -> None:
         given = inference.given(epoch)
         terms = [inference.batch_loss(batch, given, epoch)[0] for batch in epoch]
         got = {name: gradient / epoch.n_batches for name, gradient in gradients(model).items()}
-        np.testing.assert_allclose(sum(t.recon_nll.item() for t in terms), recon.item(), rtol=1e-8)
-        np.testing.assert_allclose(sum(t.gp_nll.item() for t in terms), kl.item(), rtol=1e-7)
+        np.testing.assert_allclose(sum(t.recon_nll.item() for t in terms), recon, rtol=1e-8)
+        np.testing.assert_allclose(sum(t.gp_nll.item() for t in terms), kl, rtol=1e-7)
         assert_same_gradients(got, want, 1e-7)
 
 
