@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Threads that wait by spinning take the core from the one that works: two trainings on the same cores then hardly move.
-# Threads that go to sleep at once make a second thread useless. A short spin has neither fault (docs/benchmarks.md).
+# Threads that go to sleep at once gain little from each other. A short spin has neither fault (docs/benchmarks.md).
 # Read when PyTorch is imported; whoever sets one of them otherwise is obeyed.
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
 if not any(name in os.environ for name in WAITING):
