@@ -44,6 +44,14 @@ class Timing:
         """Median wall time."""
         return statistics.median(self.wall)
 
+    def extend(self, more: Timing) -> None:
+        self.wall.extend(more.wall)
+        self.cpu.extend(more.cpu)
+
+    def ratio_to(self, other: Timing) -> float:
+        """Median over rounds of the ratio of wall times: what slows a round down slows both."""
+        return statistics.median(a / b for a, b in zip(self.wall, other.wall, strict=True))
+
     def record(self) -> dict[str, Any]:
         return {
             "seconds": self.seconds,

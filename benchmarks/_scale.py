@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from gppvae import GPPVAE, Phase
 from gppvae.data import arrays
 from gppvae.data.table import Rows, Table
+from gppvae.inference.base import back_propagate, known_of_rows
 from gppvae.inference.running import REFRESHES_PER_EPOCH
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
 from gppvae.prior.lowrank import gp_nll
-from gppvae.prior.statistics import Statistics, StatisticsSum, inner
+from gppvae.prior.statistics import Statistics, StatisticsSum
 from gppvae.prior.statistics import statistics as sums_of
 from gppvae.training.distributed import ProcessGroup, first_process
 from gppvae.training.loop import Trainer
@@ -128,7 +129,8 @@ class GPProblem:
         assert outer.grad is not None and sums.grad is not None
         pull = Statistics(outer.grad, sums.grad, totals.value.n_latents)
         for size in self.chunks:
-            inner(pull, *self._arguments(size, self.latents[:size].clone().requires_grad_())).backward()
+            arguments = self._arguments(size, self.latents[:size].clone().requires_grad_())
+            back_propagate(*known_of_rows(pull, arguments))
         return float(value.detach())
 
     def _arguments(self, size: int, latents: Tensor | None = None) -> tuple[Any, Tensor, None, Tensor]:

@@ -71,7 +71,7 @@ def test_loss_terms_add_up_and_share_out() -> None:
     terms = LossTerms(*(torch.tensor(value) for value in (1.0, 20.0, 300.0, 4000.0)), n=5)
     assert terms.total() == 4321.0
     assert list(terms.named()) == ["recon_nll", "gp_nll", "neg_entropy", "penalty"]
-    shared = LossTerms.without_encoder(torch.tensor(1.0), torch.tensor(10.0), torch.tensor(20.0), 5, 50)
+    shared = LossTerms.without_encoder(torch.tensor(1.0), torch.tensor(10.0), torch.tensor(20.0), 0.1, 5)
     assert [value.item() for value in shared.named().values()] == [1.0, 1.0, 0.0, 2.0]
 
 

@@ -59,7 +59,7 @@ def test_sums_over_any_batches_are_the_sums_over_all_rows(counts: list[int], exp
         part = slice(start, start + count)
         rows = Features(features.x[part], features.group[part], features.tables, features.sizes)
         stats = statistics(rows, mean[part], None if var is None else var[part], noise[part])
-        total, start = stats if total is None else total + stats, start + count
+        total, start = stats if total is None else total.plus(stats), start + count
     torch.testing.assert_close(total.outer, whole.outer)
     torch.testing.assert_close(total.sums, whole.sums)
     assert total.sums[3] == n

@@ -1,13 +1,10 @@
 """The posterior of the weights, against dense Gaussian process regression and against samples."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
 import oracles
-from gppvae.kernels.features import Features
 from gppvae.prior.posterior import (
     DiagonalCovariance,
     SharedCovariance,
@@ -16,8 +13,6 @@ from gppvae.prior.posterior import (
     prior_weights,
     weight_posterior,
 )
-from gppvae.prior.pseudo import condition_on_pseudo, posterior_at, pseudo_sums, pull_own, split_pseudo_sums
-from gppvae.prior.statistics import Statistics, pull_rows
 from prior.problems import ALPHAS, SIZES, problem, tensor
 
 
@@ -126,78 +121,3 @@ def test_saved_tensors_build_the_posterior_again() -> None:
         again = weight_posterior(weights.tensors())
         assert type(again) is type(weights)
         assert all(torch.equal(again.tensors()[name], value) for name, value in weights.tensors().items())
-
-
-@pytest.mark.parametrize("alpha", ALPHAS[1:])
-@pytest.mark.parametrize("size", SIZES)
-def test_posterior_at_rows_is_the_dense_one(size: str, alpha: float) -> None:
-    n, rank = SIZES[size]
-    p = problem(n, rank, alpha, uneven=True)
-    V_new = np.random.default_rng(1).normal(size=(8, rank))
-    mean, cov = oracles.gp_posterior(p.K, V_new @ p.V.T, V_new @ V_new.T, p.mean)
-    found_mean, found_var, _ = posterior_at(condition(p.assembled()), tensor(V_new))
-    np.testing.assert_allclose(found_mean.numpy(), mean, rtol=1e-7, atol=1e-8)
-    np.testing.assert_allclose(found_var[:, 0].numpy(), np.diag(cov), rtol=1e-7, atol=1e-8)
-
-
-@pytest.mark.parametrize("own", [0.0, 1.0])
-@pytest.mark.parametrize("size", SIZES)
-def test_gradient_of_rows_through_themselves(size: str, own: float, rng: np.random.Generator) -> None:
-    """f and s at every row by dense regression in which that row alone is an observation that moves."""
-    n, rank = SIZES[size]
-    p = problem(n, rank, 0.3, uneven=True)
-    V, mean, noise = (tensor(part).requires_grad_() for part in (p.V, p.mean, p.noise))
-    g, h = tensor(rng.normal(size=p.mean.shape)), tensor(rng.normal(size=(n, 1)))
-    value = torch.zeros((), dtype=torch.float64)
-    for i in range(n):
-        moves = torch.zeros(n, 1, dtype=torch.float64)
-        moves[i] = own
-        W, mu = (part.detach() + moves * (part - part.detach()) for part in (V, mean))
-        d = noise.detach() + moves[:, 0] * (noise - noise.detach())
-        C = torch.eye(rank, dtype=torch.float64) + W.T @ (W / d[:, None])
-        f = V[i] @ torch.linalg.solve(C, W.T @ (mu / d[:, None]))
-        value = value + g[i] @ f + h[i, 0] * V[i] @ torch.linalg.solve(C, V[i])
-    want = torch.autograd.grad(value, (V, mean, noise), materialize_grads=True, allow_unused=True)
-    features = Features(tensor(p.V), torch.zeros(n, dtype=torch.int64), [], [rank])
-    observed, asked = split_pseudo_sums(pseudo_sums(features, tensor(p.mean), tensor(p.noise), g, h))
-    given = dataclasses.replace(condition_on_pseudo(observed, asked, [], [rank]), own=own)
-    f, s, P = posterior_at(given.weights, tensor(p.V))
-    got = pull_own(given, P, f, s, tensor(p.mean), tensor(p.noise), g, h)
-    for found, expected in zip(got, want, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-8)
-
-
-def test_rows_that_are_known_stand_for_all(rng: np.random.Generator) -> None:
-    p = problem(6, 3, 0.3)
-    g, h = tensor(rng.normal(size=p.mean.shape)), tensor(rng.normal(size=(6, 1)))
-    rows = Features(tensor(p.V), torch.zeros(6, dtype=torch.int64), [], [3])
-    observed, asked = split_pseudo_sums(pseudo_sums(rows, tensor(p.mean), tensor(p.noise), g, h))
-    all_known = condition_on_pseudo(observed, asked, [], [3])
-    half = Statistics(asked.outer / 2, asked.sums / 2, asked.n_latents)
-    half_known = condition_on_pseudo(observed, half, [], [3])
-    assert (all_known.own, half_known.own) == (0.0, 1.0)
-    torch.testing.assert_close(half_known.pull.outer, all_known.pull.outer)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_gradient_with_respect_to_pseudo_observations(size: str, rng: np.random.Generator) -> None:
-    """A loss on f and s at all rows, plus KL(q(B)), by dense regression and autograd, at every row's mean and noise."""
-    n, rank = SIZES[size]
-    p = problem(n, rank, 0.3, uneven=True)
-    V, mean, noise = (tensor(part).requires_grad_() for part in (p.V, p.mean, p.noise))
-    g, h = tensor(rng.normal(size=p.mean.shape)), tensor(rng.normal(size=(n, 1)))
-    C = torch.eye(rank, dtype=torch.float64) + V.T @ (V / noise[:, None])
-    m = torch.linalg.solve(C, V.T @ (mean / noise[:, None]))
-    at = V.detach()  # the rows asked for: only the observations move q(B)
-    s = (at * torch.linalg.solve(C, at.T).T).sum(1, keepdim=True)
-    kl = 0.5 * (m.square().sum() + m.shape[1] * (torch.linalg.inv(C).trace() - rank + torch.logdet(C)))
-    ((g * (at @ m)).sum() + (h * s).sum() + kl).backward()
-    want = [part.grad for part in (V, mean, noise)]
-    rows = [tensor(part) for part in (p.V, p.mean, p.noise)]
-    features = Features(rows[0], torch.zeros(n, dtype=torch.int64), [], [rank])
-    with torch.no_grad():
-        given = condition_on_pseudo(*split_pseudo_sums(pseudo_sums(features, rows[1], rows[2], g, h)), [], [rank])
-        by_V, by_mean, _, by_noise = pull_rows(given.pull, features, rows[1], None, rows[2])
-    np.testing.assert_allclose(given.weights.kl().item(), kl.item(), rtol=1e-8)
-    for got, expected in zip((by_V, by_mean, by_noise), want, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-7, atol=1e-8)

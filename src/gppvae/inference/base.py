@@ -36,14 +36,13 @@ class LossTerms:
     n: int
 
     @classmethod
-    def without_encoder(cls, recon: Tensor, kl: Tensor, penalty: Tensor, n: int, n_rows: int) -> LossTerms:
-        """Terms of a batch when q(B) is the only variational distribution; KL and prior by the batch's share.
+    def without_encoder(cls, recon: Tensor, kl: Tensor, penalty: Tensor, share: float, n: int) -> LossTerms:
+        """Terms of a batch when q(B) is the only variational distribution.
 
         Args:
-            recon: of the rows here.  kl, penalty: times the part of the batch that is here.
-            n: rows of the whole batch.  n_rows: N.
+            recon: of the rows here.  kl, penalty: whole.  share: the part of all N rows that is here.
+            n: rows of the whole batch.
         """
-        share = n / n_rows
         return cls(recon.detach(), kl.detach() * share, torch.zeros_like(recon), penalty.detach() * share, n)
 
     def total(self) -> Tensor:
@@ -154,7 +153,7 @@ def back_propagate(*known: Known) -> None:
 
 def reparametrise(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:
     """z = mean + std eps, with the batch's own noise."""
-    return mean + var.sqrt() * batch.noise(mean.shape[1])
+    return torch.addcmul(mean, var.sqrt(), batch.noise(mean.shape[1]))
 
 
 def neg_entropy(var: Tensor) -> Tensor:
@@ -170,4 +169,4 @@ def recon_nll(autoencoder: Autoencoder, batch: Batch, z: Tensor) -> Tensor:
 def draw_latents(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:
     """z ~ N(mean, var) with the batch's own noise, from the GP's type to the networks'."""
     noise = batch.noise(mean.shape[1])
-    return mean.to(noise) + var.sqrt().to(noise) * noise
+    return torch.addcmul(mean.to(noise), var.sqrt().to(noise), noise)

@@ -46,9 +46,9 @@ class Global(Inference):
             V = model.features(batch.rows).dense()
             var = weights.var_at(V) + model.noise(batch.rows).reshape(-1, 1)
             recon = recon_nll(model.autoencoder, batch, draw_latents(weights.mean_at(V), var, batch))
-            kl, penalty = weights.kl() * batch.share, model.kernel.neg_log_prior() * batch.share
-            (recon / n + ((kl + penalty) / epoch.n_rows).to(recon.device, recon.dtype)).backward()
-            yield LossTerms.without_encoder(recon, kl, penalty, n, epoch.n_rows)
+            kl, penalty = weights.kl(), model.kernel.neg_log_prior()
+            (recon / n + ((kl + penalty) * (batch.share / epoch.n_rows)).to(recon.device, recon.dtype)).backward()
+            yield LossTerms.without_encoder(recon, kl, penalty, len(batch) / epoch.n_rows, n)
 
     @torch.no_grad()
     def weights(self, epoch: Epoch) -> WeightPosterior:

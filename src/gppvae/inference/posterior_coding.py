@@ -11,7 +11,6 @@ from gppvae.inference.base import (
     LossTerms,
     back_propagate,
     draw_latents,
-    known_of_rows,
     recon_nll,
     sum_over,
     sum_statistics,
@@ -25,11 +24,12 @@ from gppvae.prior.pseudo import (
     condition_on_pseudo,
     posterior_at,
     pseudo_sums,
-    pull_own,
+    pull_pseudo,
     split_pseudo_sums,
 )
 from gppvae.prior.statistics import Statistics
 
+STALE = 2  # batches that see the same q(B)
 FORGOTTEN = 0.5  # weight of what rows asked for, each time that q(B) is conditioned again
 
 
@@ -40,9 +40,10 @@ class PosteriorCoding(RunningInference[Conditioned]):
     share one covariance. Training and prediction then use the same path, row -> q(f) -> decoder; the bound is
     E log p(y | z) - KL(q(B) || N(0, I)), z = f + eta. A row acts on the f of every other: what these want of it is
     estimated from the rows seen before q(B) was conditioned, the last of them first, not from the few that share
-    its batch. Source: Pearce 2019; Jazbec et al. 2021.
+    its batch. An encoder that is not told soon what its last step did goes too far, so q(B) follows every few steps,
+    however long an epoch is. Source: Pearce 2019; Jazbec et al. 2021.
 
-    Cost: one plain VAE epoch plus O(N H (H + L)), and a few H^3; one more such epoch before the first.
+    Cost: one plain VAE epoch plus O(N H (H + L)), and H^3 per two batches; one more such epoch before the first.
     """
 
     name = "posterior"
@@ -61,22 +62,26 @@ class PosteriorCoding(RunningInference[Conditioned]):
 
         def part(batch: Batch) -> Statistics:
             features, mean, _, noise = self._pseudo_observations(batch)
-            f, s, _ = posterior_at(at_start, features.dense())
-            moments = f.requires_grad_(), (s + self._latent_noise(batch)).requires_grad_()
+            V = features.dense()
+            f, var = at_start.mean_at(V), at_start.var_at(V) + self._latent_noise(batch)
+            z = draw_latents(f, var, batch).requires_grad_()
             with torch.enable_grad():
-                recon = recon_nll(self.model.autoencoder, batch, draw_latents(*moments, batch))
-            return pseudo_sums(features, mean, noise, *torch.autograd.grad(recon, moments))
+                (by_z,) = torch.autograd.grad(recon_nll(self.model.autoencoder, batch, z), z)
+            return pseudo_sums(features, mean, noise, *self._gradients_at(f, var, z, by_z))
 
         observed, asked = split_pseudo_sums(sum_over(epoch, part))
         self.running.set(observed)
         self.asked_outer, self.asked_sums = asked.tensors()
+
+    def batches_between(self, epoch: Epoch) -> int:
+        return min(STALE, epoch.n_batches)
 
     def take_over(self, recent: Statistics) -> None:
         observed, asked = split_pseudo_sums(recent)
         super().take_over(observed)
         n_rows = self.running.n_rows
         if self.asked_sums[3] < n_rows and asked.sums[3] < n_rows:  # all rows at once stand for themselves alone
-            asked.add_(Statistics(self.asked_outer, self.asked_sums, asked.n_latents).scaled(FORGOTTEN))
+            asked.add_(Statistics(self.asked_outer, self.asked_sums, asked.n_latents), FORGOTTEN)
         self.asked_outer, self.asked_sums = asked.tensors()
 
     def condition(self, totals: Statistics, tables: list[Tensor], sizes: list[int]) -> Conditioned:
@@ -85,40 +90,42 @@ class PosteriorCoding(RunningInference[Conditioned]):
 
     def batch_loss(self, batch: Batch, given: Conditioned, epoch: Epoch) -> tuple[LossTerms, Statistics]:
         """First the decoder's part, which tells the gradients at f; from them the encoder's and the kernel's."""
-        model, n, n_rows, weights = self.model, batch.total, epoch.n_rows, given.weights
-        arguments = self._pseudo_observations(batch)
-        features, mean, _, noise = arguments
+        model, n = self.model, batch.total
+        features, mean, _, noise = self._pseudo_observations(batch)
         V, eta = features.dense(), self._latent_noise(batch)
         with torch.no_grad():
-            f, s, P = posterior_at(weights, V)
-            var = s + eta
-        recon = recon_nll(model.autoencoder, batch, draw_latents(f.requires_grad_(), var.requires_grad_(), batch))
+            at = posterior_at(given, V)
+            var = at.s + eta
+            z = draw_latents(at.f, var, batch).requires_grad_()
+        recon = recon_nll(model.autoencoder, batch, z)
         (recon / n).backward()
-        g, h = f.grad, var.grad
-        assert g is not None and h is not None
-        penalty = model.kernel.neg_log_prior() * batch.share
+        penalty = model.kernel.neg_log_prior()
         with torch.no_grad():
+            assert z.grad is not None
+            g, h = self._gradients_at(at.f, var, z, z.grad)
             part = pseudo_sums(features, mean, noise, g * n, h * n)
-            own = zip((V, mean, noise), pull_own(given, P, f, s, mean, noise, g, h), strict=True)
-            by_tables = [by * (batch.share / n_rows) for by in given.by_tables]
-        through_others = known_of_rows(given.pull.scaled(1.0 / n), arguments)
-        through_tables = zip(features.tables, by_tables, strict=True)
-        by_eta = h if len(eta) == len(h) else h.sum(0, keepdim=True)
-        back_propagate((penalty / n_rows, None), (eta, by_eta), *own, *through_others, *through_tables)
-        return LossTerms.without_encoder(recon, weights.kl() * batch.share, penalty, n, n_rows), part
+            known = zip((V, mean, noise), pull_pseudo(given, at, mean, noise, g, h, n), strict=True)
+            by_eta = h if len(eta) == len(h) else h.sum(0, keepdim=True)
+            by_penalty = torch.full_like(penalty, batch.share / epoch.n_rows)
+        back_propagate((penalty, by_penalty), (eta, by_eta), *known)
+        return LossTerms.without_encoder(recon, given.kl, penalty, len(batch) / epoch.n_rows, n), part
+
+    def _gradients_at(self, f: Tensor, var: Tensor, z: Tensor, by_z: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients with respect to the mean f (n, L) and the variance (n, 1) of z, whose own is known."""
+        g, z = self.model.to_gp(by_z), self.model.to_gp(z)
+        return g, (g * (z - f)).sum(1, keepdim=True) / (2.0 * var)
 
     @torch.no_grad()
     def weights(self, epoch: Epoch) -> SharedCovariance:
         return condition(assemble(sum_statistics(epoch, self._pseudo_observations), *self.model.tables(epoch.rows)))
 
     def _pseudo_observations(self, batch: Batch) -> GPArguments:
-        mean, var = self.model.autoencoder.encode(batch.y)
-        noise = self.model.to_gp(var).log().mean(1).exp() + self._residual(batch)
-        return self.model.features(batch.rows), self.model.to_gp(mean), None, noise
-
-    def _residual(self, batch: Batch) -> Tensor | float:
-        kernel = self.model.kernel
-        return 0.0 if kernel.carries_training_variance else kernel.residual(batch.rows)
+        model, kernel = self.model, self.model.kernel
+        mean, logvar = model.autoencoder.encode_log(batch.y)
+        noise = model.to_gp(logvar.mean(1)).exp()
+        if not kernel.carries_training_variance:
+            noise = noise + kernel.residual(batch.rows)
+        return model.features(batch.rows), model.to_gp(mean), None, noise
 
     def _latent_noise(self, batch: Batch) -> Tensor:
         """Variance of eta, (n, 1) or (1, 1)."""

@@ -124,16 +124,27 @@ class Kernel(nn.Module):
 
         Gradients that reach them wait, and go on to the parameters together at the end.
         """
-        leaves = self.leaves()
-        for leaf in leaves:
-            leaf.holds = True
+        self.hold()
         try:
             yield
-            for leaf in leaves:
-                leaf.pass_on()
+            self.pass_on()
         finally:
-            for leaf in leaves:
-                leaf.holds, leaf.kept = False, None
+            self.let_go()
+
+    def hold(self, slow_only: bool = False) -> None:
+        """From here on features of distinct values are made once, of all leaves or of the slow ones."""
+        for leaf in self.leaves():
+            leaf.holds = leaf.slow or not slow_only
+
+    def pass_on(self, share: float = 1.0) -> None:
+        """Let the gradients that have reached features held, so many times, go on to the parameters."""
+        for leaf in self.leaves():
+            leaf.pass_on(share)
+
+    def let_go(self) -> None:
+        """From here on features are made anew."""
+        for leaf in self.leaves():
+            leaf.holds, leaf.kept = False, None
 
     def best_split(self, rows: Rows, batch_rows: int | None = None) -> str | None:
         """The coded column that makes the Gram matrix cheapest, or None when splitting does not pay.
@@ -203,7 +214,8 @@ class Leaf(Kernel):
 
     columns_read: tuple[str, ...] = ()
     complete: bool = True
-    holds: bool = False  # inside Kernel.held()
+    slow: bool = False  # whether features of distinct values cost more than looking them up
+    holds: bool = False  # between Kernel.hold() and let_go()
     kept: tuple[Tensor, Tensor, Tensor] | None = None  # values, their features, and what stands for these
 
     def terms(self) -> list[Term]:
@@ -248,9 +260,10 @@ class Leaf(Kernel):
         raise NotImplementedError
 
     def row_factor(self, rows: Rows) -> Tensor:
-        """Features of rows, (N, R): on the distinct values when they are fewer than the rows."""
+        """Features of rows, (N, R): on the distinct values when they are fewer than the rows, or known already."""
         column = rows.columns[self.key]
-        if column.values.shape[0] <= column.index.shape[0]:
+        known = self.kept is not None and self.kept[0] is column.values
+        if known or column.values.shape[0] <= column.index.shape[0]:
             return self._factor_once(column.values)[column.index]
         return self.factor(column.values[column.index])
 
@@ -268,10 +281,10 @@ class Leaf(Kernel):
         known, _, stands = self.kept
         return stands if known is values else self.factor(values)
 
-    def pass_on(self) -> None:
+    def pass_on(self, share: float = 1.0) -> None:
         """Back-propagate what has reached the features that were kept."""
         if self.kept is not None and self.kept[2].grad is not None:
-            self.kept[1].backward(self.kept[2].grad)
+            self.kept[1].backward(self.kept[2].grad * share)
 
     def row_variance(self, rows: Rows) -> Tensor:
         column = rows.columns[self.key]

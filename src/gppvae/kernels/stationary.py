@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from scipy.cluster.vq import kmeans2
 from scipy.optimize import brentq
-from torch import Tensor
+from torch import Tensor, nn
 
 from gppvae.data.table import Column, Table, distinct_rows
 from gppvae.kernels.base import Leaf
@@ -45,6 +45,7 @@ class StationaryLeaf(Leaf):
     """
 
     series_name: str | None = None
+    slow = True
 
     def __init__(
         self,
@@ -153,10 +154,14 @@ class StationaryLeaf(Leaf):
     def covariance(self, a: Tensor, b: Tensor) -> Tensor:
         return self.base.forward(a, b)  # a call would wrap the same matrix in a lazy one, at twice the time
 
+    def anchor_covariance(self) -> Tensor:
+        """K_uu, (R, R): asked for in every step of training."""
+        return self.covariance(self.anchors, self.anchors)
+
     def factor(self, values: Tensor) -> Tensor:
         if self.series is not None:
             return self.series_features(values.to(self.anchors.dtype), self.series)
-        k_uu = self.covariance(self.anchors, self.anchors)
+        k_uu = self.anchor_covariance()
         if torch.equal(values, self.anchors):
             return root_at_anchors(k_uu, self.jitter)
         eye = torch.eye(self.rank, dtype=torch.float64, device=self.anchors.device)
@@ -287,6 +292,7 @@ class Periodic(StationaryLeaf):
         _set_positive(self, base, period_length=period, lengthscale=1.0 if lengthscale is None else lengthscale)
         base.raw_period_length.requires_grad_(False)
         self.period = float(period)
+        self._between_anchors: tuple[Tensor | None, int, Tensor] = None, 0, self.anchors
 
     def plan_series(self, distinct: np.ndarray, shortest: float, longest: float) -> Series:
         # This l is a squared length, so it may change by the square of the factor.
@@ -298,7 +304,22 @@ class Periodic(StationaryLeaf):
 
     def covariance(self, a: Tensor, b: Tensor) -> Tensor:
         # GPyTorch goes through the square root of squared distances: three times as long, less exact near 0.
-        return (((a - b.T) * (math.pi / self.period)).sin().square() * (-2.0 / self.base.lengthscale)).exp()
+        return self._decay(self._chords(a, b))
+
+    def anchor_covariance(self) -> Tensor:
+        known, version, chords = self._between_anchors
+        if known is not self.anchors or version != self.anchors._version:
+            chords = self._chords(self.anchors, self.anchors)
+            self._between_anchors = self.anchors, self.anchors._version, chords
+        return self._decay(chords)
+
+    def _chords(self, a: Tensor, b: Tensor) -> Tensor:
+        """sin^2(pi d / period), (A, B)."""
+        return ((a - b.T) * (math.pi / self.period)).sin().square()
+
+    def _decay(self, chords: Tensor) -> Tensor:
+        lengthscale = nn.functional.softplus(self.base.raw_lengthscale)  # what the property says, four times sooner
+        return (chords * (-2.0 / lengthscale)).exp()
 
     def _start_lengthscale(self, values: np.ndarray) -> None:
         return None  # the starting value 1.0 is in units of the period already

@@ -23,9 +23,14 @@ class Autoencoder(nn.Module):
         self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
 
     def encode(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of q(z | y), (B, L) each; the log-variance is kept where exp() is safe."""
+        """Mean and variance of q(z | y), (B, L) each."""
+        mean, logvar = self.encode_log(y)
+        return mean, logvar.exp()
+
+    def encode_log(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of q(z | y), (B, L) each; the latter is kept where exp() is safe."""
         mean, logvar = self.encoder(self.likelihood.encoder_input(y))
-        return mean, logvar.clamp(*LOGVAR_RANGE).exp()
+        return mean, logvar.clamp(*LOGVAR_RANGE)
 
     def decode(self, z: Tensor) -> Tensor:
         return self.decoder(z)

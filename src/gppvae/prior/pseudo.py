@@ -16,25 +16,41 @@ from torch import Tensor
 
 from gppvae.kernels.features import Features
 from gppvae.prior.lowrank import assemble
-from gppvae.prior.posterior import SharedCovariance, condition
 from gppvae.prior.statistics import Statistics, row_sums
 
 
 @dataclass(frozen=True)
 class Conditioned:
-    """q(B) at the sums of pseudo-observations, with the gradients of reconstruction + KL(q(B)) there.
+    """q(B) = N(m, Sigma) at the sums of pseudo-observations, and the gradients of reconstruction + KL(q(B)) there.
 
     Attributes:
-        weights: q(B).
-        pull: gradient with respect to the sums, for `pull_rows` of a batch.
-        by_tables: gradients with respect to the view tables, as far as these act through the sums.
-        own: how often a row's effect on itself is to be added to what `pull` says.
+        columns: (H, 2H + 2L) Sigma, dS, m and dR side by side, all that a feature row is multiplied with; dS and dR
+            are the gradients with respect to the sums S and R.
+        n_latents: L.  kl: KL(q(B) || N(0, I)).
+        own: how often a row's effect on itself is to be added to what dS and dR say.
     """
 
-    weights: SharedCovariance
-    pull: Statistics
-    by_tables: list[Tensor]
+    columns: Tensor
+    n_latents: int
+    kl: Tensor
     own: float
+
+
+@dataclass(frozen=True)
+class AtRows:
+    """What `Conditioned` says at feature rows.
+
+    Attributes:
+        V: the rows (n, H).  f: means V m (n, L).  s: variances (n, 1).
+        P, D: V Sigma and V dS (n, H).  b: V dR (n, L).
+    """
+
+    V: Tensor
+    P: Tensor
+    D: Tensor
+    f: Tensor
+    b: Tensor
+    s: Tensor
 
 
 def pseudo_sums(features: Features, mean: Tensor, noise: Tensor, g: Tensor, h: Tensor) -> Statistics:
@@ -57,12 +73,12 @@ def split_pseudo_sums(sums: Statistics) -> tuple[Statistics, Statistics]:
     return observed, asked
 
 
+@torch.no_grad()
 def condition_on_pseudo(observed: Statistics, asked: Statistics, tables: list[Tensor], sizes: list[int]) -> Conditioned:
     """q(B) given the sums over all rows, and the gradient with respect to them.
 
     With Sigma = (I + S)^-1 and m = Sigma R, for L latents:
-        dR = Sigma (G + m),  dS = L/2 Sigma - Sigma (A + L/2 I) Sigma - (dR m' + m dR') / 2
-    Through S and R the gradient goes on to the grouped sums and to the tables that widen them.
+        dR = Sigma (G + m),  dS = -(Sigma (A Sigma + L/2 Sigma - L/2 I)) - (dR m' + m dR') / 2
 
     Args:
         observed: S and R of all rows.
@@ -72,50 +88,49 @@ def condition_on_pseudo(observed: Statistics, asked: Statistics, tables: list[Te
     Cost: O(H^3 + H^2 L + Q H^2), whatever N is.
     """
     L, known = observed.n_latents, float(asked.sums[3] / observed.sums[3])
-    own = 0.0 if known == 1.0 else 1.0
-    asked = asked.scaled(1.0 / known)
-    with torch.no_grad():
-        weights, widened = condition(assemble(observed, tables, sizes)), assemble(asked, tables, sizes)
-        Sigma, m, A, G = weights.covariance, weights.mean, widened.S, widened.R
-        dR = Sigma @ (G + m)
-        half = 0.25 * L * Sigma - 0.5 * (Sigma @ (A @ Sigma + 0.5 * L * Sigma) + dR @ m.T)
-        dS = half + half.T
-    by_outer, by_tables = _to_groups(observed, tables, sizes, dS, dR)
-    return Conditioned(weights, Statistics(by_outer, torch.zeros_like(observed.sums), L), by_tables, own)
+    full, wanted = assemble(observed, tables, sizes), assemble(asked.scaled(1.0 / known), tables, sizes)
+    cholesky = full.capacitance_cholesky()
+    Sigma = torch.cholesky_inverse(cholesky).T  # the same numbers, in the order of the other matrices
+    m = torch.cholesky_solve(full.R, cholesky)
+    logdet, trace = 2.0 * cholesky.diagonal().log().sum(), Sigma.diagonal().sum()
+    kl = 0.5 * (m.square().sum() + L * (trace - len(m) + logdet))
+    dR = Sigma @ (wanted.R + m)
+    inner = (wanted.S @ Sigma).add_(Sigma, alpha=0.5 * L)
+    inner.diagonal().sub_(0.5 * L)
+    half = torch.addmm(Sigma @ inner, dR, m.T)
+    dS = (half + half.T).mul_(-0.5)
+    return Conditioned(torch.cat([Sigma, dS, m, dR], dim=1), L, kl, 0.0 if known == 1.0 else 1.0)
 
 
-def _to_groups(
-    observed: Statistics, tables: list[Tensor], sizes: list[int], dS: Tensor, dR: Tensor
-) -> tuple[Tensor, list[Tensor]]:
-    """The gradient with respect to grouped sums and tables of what has dS, dR with respect to S, R."""
-    if not tables:
-        return torch.cat([dS, dR], dim=1).unsqueeze(0), []
-    held = [table.detach().requires_grad_() for table in tables]
-    outer = observed.outer.detach().requires_grad_()
-    with torch.enable_grad():
-        full = assemble(Statistics(outer, observed.sums, observed.n_latents), held, sizes)
-    by_outer, *by_tables = torch.autograd.grad((full.S, full.R), (outer, *held), (dS, dR))
-    return by_outer, by_tables
+def posterior_at(given: Conditioned, V: Tensor) -> AtRows:
+    """f and s at feature rows, and what `pull_pseudo` needs there. Cost: O(n H (H + L))."""
+    H, L = V.shape[1], given.n_latents
+    P, D, f, b = (V @ given.columns).split([H, H, L, L], dim=1)
+    return AtRows(V, P, D, f, b, (P * V).sum(1, keepdim=True))
 
 
-def posterior_at(weights: SharedCovariance, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean (n, L) and variance (n, 1) of f at feature rows, and V Sigma (n, H). Cost: O(n H (H + L))."""
-    P = V @ weights.covariance
-    return V @ weights.mean, (P * V).sum(1, keepdim=True), P
-
-
-def pull_own(
-    given: Conditioned, P: Tensor, f: Tensor, s: Tensor, mean: Tensor, noise: Tensor, g: Tensor, h: Tensor
+def pull_pseudo(
+    given: Conditioned, at: AtRows, mean: Tensor, noise: Tensor, g: Tensor, h: Tensor, n: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients with respect to V, mean and noise of f and s at these rows: directly, and by a row's effect on itself.
+    """Gradients with respect to V, mean and noise of rows, whose f and s have the gradients g and h.
 
-    Directly dV = g m' + 2 h P. Through q(B), `given.own` times, with c = 1/d and r = mu - f:
-        dV = c ((g.r - 2 h s) P - s g m'),  dmu = c s g,  dd = -c^2 (s g.r - h s^2)
+    With c = 1/d and r = mu - f, what f and s say directly, plus what q(B) passes on from all other rows,
+        dV = g m' + 2 h P,    dV = c (2 D + mu dR') / n,  dmu = c b / n,  dd = -c^2 (V.D + mu.b) / n
+    plus, `given.own` times, what a row does to its own f and s through q(B):
+        dV = c ((g.r - 2 h s) P - s g m'),  dmu = c s g,  dd = -c^2 s (g.r - h s)
 
     Args:
-        given: q(B).  P, f, s: of `posterior_at`.  mean, noise: the rows' pseudo-observations.  g, h: gradients at f, s.
+        given: q(B).  at: of `posterior_at`.  mean, noise: the rows' pseudo-observations (n, L), (n,).
+        g, h: gradients (n, L), (n, 1).  n: number that the gradients of `given`, of sums over rows, are divided by.
+    Cost: O(n H L).
     """
-    c, gr = noise.reciprocal().unsqueeze(1) * given.own, (g * (mean - f)).sum(1, keepdim=True)
-    dmu = (c * s) * g
-    dV = torch.addmm((2.0 * h + c * (gr - 2.0 * h * s)) * P, g - dmu, given.weights.mean.T)
-    return dV, dmu, -(c * (s * gr - h * s.square())).squeeze(1) / noise
+    c = noise.reciprocal().unsqueeze(1)
+    shared, own = c / n, c * given.own
+    hs, dmu = h * at.s, (own * at.s) * g
+    excess = (g * (mean - at.f)).sum(1, keepdim=True) - hs
+    dV = torch.addcmul(2.0 * h, own, excess - hs) * at.P
+    dV.addcmul_(shared, at.D, value=2.0)
+    dV.addmm_(torch.cat([g - dmu, shared * mean], dim=1), given.columns[:, -2 * given.n_latents :].T)
+    to_others = shared * ((at.V * at.D).sum(1, keepdim=True) + (mean * at.b).sum(1, keepdim=True))
+    dd = -c * torch.addcmul(to_others, own * at.s, excess)
+    return dV, dmu.addcmul_(shared, at.b), dd.squeeze(1)

@@ -35,13 +35,15 @@ class Statistics:
     sums: Tensor
     n_latents: int
 
-    def __add__(self, other: Statistics) -> Statistics:
-        return Statistics(self.outer + other.outer, self.sums + other.sums, self.n_latents)
+    def plus(self, other: Statistics, times: float = 1.0) -> Statistics:
+        """These rows, and those of another set so many times."""
+        outer, sums = (a.add(b, alpha=times) for a, b in zip(self.tensors(), other.tensors(), strict=True))
+        return Statistics(outer, sums, self.n_latents)
 
-    def add_(self, other: Statistics) -> Statistics:
-        """The rows of another set beside these, in place."""
-        self.outer.add_(other.outer)
-        self.sums.add_(other.sums)
+    def add_(self, other: Statistics, times: float = 1.0) -> Statistics:
+        """As `plus`, in place."""
+        for a, b in zip(self.tensors(), other.tensors(), strict=True):
+            a.add_(b, alpha=times)
         return self
 
     def tensors(self) -> list[Tensor]:
@@ -72,7 +74,7 @@ class StatisticsSum:
 
     def __init__(self) -> None:
         self._total: Statistics | None = None
-        self._lost: tuple[Tensor, Tensor] | None = None
+        self._lost: list[Tensor] = []
 
     @property
     def empty(self) -> bool:
@@ -84,15 +86,20 @@ class StatisticsSum:
         return self._total
 
     def add(self, part: Statistics) -> None:
-        if self._total is None or self._lost is None:
-            self._total = Statistics(part.outer.clone(), part.sums.clone(), part.n_latents)
-            self._lost = torch.zeros_like(part.outer), torch.zeros_like(part.sums)
+        if self._total is None:
+            self._total, self._lost = part, [torch.zeros_like(x) for x in part.tensors()]
             return
-        for total, lost, x in zip(self._total.tensors(), self._lost, part.tensors(), strict=True):
-            y = x - lost
-            new = total + y
-            torch.sub(new, total, out=lost).sub_(y)
-            total.copy_(new)
+        parts = zip(self._total.tensors(), self._lost, part.tensors(), strict=True)
+        outer, sums = (_add_keeping(*each) for each in parts)
+        self._total = Statistics(outer, sums, part.n_latents)
+
+
+def _add_keeping(total: Tensor, lost: Tensor, x: Tensor) -> Tensor:
+    """total + x; `lost` takes what rounding took away, and gives what it took before."""
+    y = x - lost
+    new = total + y
+    torch.sub(new, total, out=lost).sub_(y)
+    return new
 
 
 def statistics(features: Features, mean: Tensor, var: Tensor | None, noise: Tensor) -> Statistics:
@@ -115,11 +122,14 @@ def row_sums(features: Features, pairs: Sequence[tuple[Tensor, Tensor]]) -> Stat
     Args:
         features: of the rows, x (N, M).  pairs: weights c, (N, 1) or (1, 1), and values y, (N, L).
     """
-    x = features.x
-    right = torch.cat([side for c, y in pairs for side in (c * x, y)], dim=1)
-    sums = right.new_zeros(4)
-    sums[3] = len(x)
-    return Statistics(_outer(x, right, _groups(features)), sums, pairs[0][1].shape[1])
+    x, (M, L) = features.x, (features.x.shape[1], pairs[0][1].shape[1])
+    right = x.new_empty(len(x), len(pairs), M + L)
+    for number, (c, y) in enumerate(pairs):
+        torch.mul(x, c, out=right[:, number, :M])
+        right[:, number, M:] = y
+    right = right.flatten(1)
+    sums = right.new_tensor([0.0, 0.0, 0.0, len(x)])
+    return Statistics(_outer(x, right, _groups(features)), sums, L)
 
 
 def posterior_statistics(features: Features, mean: Tensor, noise: Tensor) -> Statistics:

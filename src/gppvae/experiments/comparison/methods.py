@@ -55,6 +55,13 @@ def joint(work: Workshop, seed: int, values: Values) -> Answer:
     return _gp_answer(work, model, start, "mini-batch inference", with_figures=True)
 
 
+def posterior(work: Workshop, seed: int, values: Values) -> Answer:
+    setup, start = work.setup, work.warmup(seed, values.shared)
+    phases = [setup.gp_only(setup.gp_steps), setup.joint("posterior", setup.epochs)]
+    model = work.gppvae("posterior", seed, values.shared, phases, start)
+    return _gp_answer(work, model, start, "posterior coding")
+
+
 def exact(work: Workshop, seed: int, values: Values) -> Answer:
     setup, start = work.setup, work.warmup(seed, values.shared)
     phases = [setup.gp_only(setup.gp_steps), setup.joint("exact", setup.exact_steps)]
@@ -116,6 +123,7 @@ def nearest_view(work: Workshop, seed: int, values: Values) -> Answer:
 
 METHODS: dict[str, tuple[str, Run]] = {
     "joint": ("GPPVAE-joint", joint),
+    "posterior": ("GPPVAE-joint (posterior)", posterior),
     "exact": ("GPPVAE-joint (exact)", exact),
     "dis": ("GPPVAE-dis", dis),
     "global": ("GPPVAE-global", global_),
