@@ -79,7 +79,7 @@ def test_every_method_reports_its_images(finished: tuple[Path, Plan, dict[str, A
 
 def test_methods_get_the_same_budget(finished: tuple[Path, Plan, dict[str, Any]]) -> None:
     rows = finished[2]["methods"]
-    assert rows["joint"]["epochs"] == {"gp_only": 2, "joint": 1, "vae": 1}
+    assert rows["joint"]["epochs"] == rows["posterior"]["epochs"] == {"gp_only": 2, "joint": 1, "vae": 1}
     assert rows["dis"]["epochs"] == {"gp_only": 3, "vae": 2}
     assert rows["exact"]["epochs"] == {"gp_only": 2, "joint": 1, "vae": 1}
     assert rows["cvae"]["epochs"] == {"cvae": 2}

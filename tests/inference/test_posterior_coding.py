@@ -190,6 +190,26 @@ def test_more_and_smaller_batches_get_further() -> None:
     assert bound_after(2) < bound_after(10) < bound_after(10, epochs=0)
 
 
+@pytest.mark.parametrize("batch_size", [1, 4, N])
+def test_no_more_than_two_batches_see_the_same_weights(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are in an epoch; one that is left over joins the last two."""
+    model = make_model(KERNELS["learned * periodic"]())
+    epoch = make_epoch(model, batch_size)
+    inference = PosteriorCoding(model)
+    inference.start(epoch, None)
+    seen: list[int] = []
+    plain = PosteriorCoding.batch_loss
+    monkeypatch.setattr(PosteriorCoding, "batch_loss", lambda self, b, g, e: seen.append(id(g)) or plain(self, b, g, e))
+    kept = []
+    given = inference.given
+    monkeypatch.setattr(inference, "given", lambda e: kept.append(given(e)) or kept[-1])
+    assert len(list(inference.steps(epoch))) == epoch.n_batches
+    expected = [id(g) for g in kept for _ in range(2)][: epoch.n_batches]
+    expected += [id(kept[-1])] * (epoch.n_batches - len(expected))
+    assert seen == expected
+    assert len(kept) == max(1, epoch.n_batches // 2)
+
+
 def test_running_sums_are_the_full_sums_when_nothing_moves() -> None:
     model = make_model(KERNELS["few anchors"]())
     epoch = make_epoch(model, batch_size=4)
