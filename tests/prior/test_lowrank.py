@@ -103,12 +103,15 @@ def test_assembled_sums_are_the_sums_of_the_definition() -> None:
 
 
 @pytest.mark.parametrize("expected", [False, True])
-def test_scaled_statistics_are_those_of_copies(expected: bool) -> None:
+def test_statistics_plus_themselves_are_those_of_copies(expected: bool) -> None:
     p = problem(5, 3, 0.2, uneven=True)
     thrice = Problem(*(np.concatenate([part] * 3) for part in (p.V, p.mean, p.var, p.noise)))
-    got, want = p.statistics(expected).scaled(3.0), thrice.statistics(expected)
+    once, want = p.statistics(expected), thrice.statistics(expected)
+    got = once.plus(once, 2.0)
+    torch.testing.assert_close(once.sums, p.statistics(expected).sums, rtol=0.0, atol=0.0)
     torch.testing.assert_close(got.outer, want.outer)
     torch.testing.assert_close(got.sums, want.sums)
+    torch.testing.assert_close(once.add_(once.plus(once), 1.0).outer, want.outer)
 
 
 def random_pull(like: Statistics) -> Statistics:

@@ -88,18 +88,17 @@ def condition_on_pseudo(observed: Statistics, asked: Statistics, tables: list[Te
     Cost: O(H^3 + H^2 L + Q H^2), whatever N is.
     """
     L, known = observed.n_latents, float(asked.sums[3] / observed.sums[3])
-    full, wanted = assemble(observed, tables, sizes), assemble(asked.scaled(1.0 / known), tables, sizes)
+    full, wanted, times = assemble(observed, tables, sizes), assemble(asked, tables, sizes), 1.0 / known
     cholesky = full.capacitance_cholesky()
     Sigma = torch.cholesky_inverse(cholesky).T  # the same numbers, in the order of the other matrices
     m = torch.cholesky_solve(full.R, cholesky)
     logdet, trace = 2.0 * cholesky.diagonal().log().sum(), Sigma.diagonal().sum()
     kl = 0.5 * (m.square().sum() + L * (trace - len(m) + logdet))
-    dR = Sigma @ (wanted.R + m)
-    inner = (wanted.S @ Sigma).add_(Sigma, alpha=0.5 * L)
+    dR = Sigma @ torch.add(m, wanted.R, alpha=times)
+    inner = torch.addmm(Sigma, wanted.S, Sigma, beta=0.5 * L, alpha=times)
     inner.diagonal().sub_(0.5 * L)
-    half = torch.addmm(Sigma @ inner, dR, m.T)
-    dS = (half + half.T).mul_(-0.5)
-    return Conditioned(torch.cat([Sigma, dS, m, dR], dim=1), L, kl, 0.0 if known == 1.0 else 1.0)
+    half = torch.addmm(Sigma @ inner, dR, m.T, beta=-0.5, alpha=-0.5)
+    return Conditioned(torch.cat([Sigma, half + half.T, m, dR], dim=1), L, kl, 0.0 if known == 1.0 else 1.0)
 
 
 def posterior_at(given: Conditioned, V: Tensor) -> AtRows:

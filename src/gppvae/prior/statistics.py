@@ -50,10 +50,6 @@ class Statistics:
         """What processes add up."""
         return [self.outer, self.sums]
 
-    def scaled(self, factor: float) -> Statistics:
-        """The statistics of `factor` copies of the rows."""
-        return Statistics(self.outer * factor, self.sums * factor, self.n_latents)
-
     def split(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Grouped parts of S (Q, M, M), R (Q, M, L) and T (Q, M, M) or None."""
         M, L = self.outer.shape[1], self.n_latents
