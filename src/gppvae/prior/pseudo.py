@@ -27,13 +27,14 @@ class Conditioned:
         columns: (H, 2H + 2L) Sigma, dS, m and dR side by side, all that a feature row is multiplied with; dS and dR
             are the gradients with respect to the sums S and R.
         n_latents: L.  kl: KL(q(B) || N(0, I)).
-        own: how often a row's effect on itself is to be added to what dS and dR say.
+        late: whether dS and dR are of rows seen before, and not of all rows at once. Then what a row does to itself is
+            not among what they say.
     """
 
     columns: Tensor
     n_latents: int
     kl: Tensor
-    own: float
+    late: bool
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def condition_on_pseudo(observed: Statistics, asked: Statistics, tables: list[Te
     Args:
         observed: S and R of all rows.
         asked: A and G of all rows, or of as many as are known, which then stand for all: rows to come are not among
-            them, so that their effect on themselves is missing.
+            them.
         tables, sizes: of the kernel's features.
     Cost: O(H^3 + H^2 L + Q H^2), whatever N is.
     """
@@ -98,7 +99,7 @@ def condition_on_pseudo(observed: Statistics, asked: Statistics, tables: list[Te
     inner = torch.addmm(Sigma, wanted.S, Sigma, beta=0.5 * L, alpha=times)
     inner.diagonal().sub_(0.5 * L)
     half = torch.addmm(Sigma @ inner, dR, m.T, beta=-0.5, alpha=-0.5)
-    return Conditioned(torch.cat([Sigma, half + half.T, m, dR], dim=1), L, kl, 0.0 if known == 1.0 else 1.0)
+    return Conditioned(torch.cat([Sigma, half + half.T, m, dR], dim=1), L, kl, known != 1.0)
 
 
 def posterior_at(given: Conditioned, V: Tensor) -> AtRows:
@@ -113,10 +114,12 @@ def pull_pseudo(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients with respect to V, mean and noise of rows, whose f and s have the gradients g and h.
 
-    With c = 1/d and r = mu - f, what f and s say directly, plus what q(B) passes on from all other rows,
-        dV = g m' + 2 h P,    dV = c (2 D + mu dR') / n,  dmu = c b / n,  dd = -c^2 (V.D + mu.b) / n
-    plus, `given.own` times, what a row does to its own f and s through q(B):
+    With c = 1/d and r = mu - f, what f and s say directly, plus what q(B) passes on from all rows,
+        dV = g m' + 2 h P,    dV = c (2 D + mu dR') / n,  dmu = c b / n,  dd = -c^2 (V.D + f.b + r.b) / n
+    or, when that is known late, from all others, plus what a row does to its own f and s through q(B):
         dV = c ((g.r - 2 h s) P - s g m'),  dmu = c s g,  dd = -c^2 s (g.r - h s)
+    Late, f is behind mu as long as an encoder moves, wherever the others want it: r.b would have every row grow surer of
+    itself, without end. It is left out then.
 
     Args:
         given: q(B).  at: of `posterior_at`.  mean, noise: the rows' pseudo-observations (n, L), (n,).
@@ -124,12 +127,13 @@ def pull_pseudo(
     Cost: O(n H L).
     """
     c = noise.reciprocal().unsqueeze(1)
-    shared, own = c / n, c * given.own
+    shared, own = c / n, c * float(given.late)
     hs, dmu = h * at.s, (own * at.s) * g
     excess = (g * (mean - at.f)).sum(1, keepdim=True) - hs
     dV = torch.addcmul(2.0 * h, own, excess - hs) * at.P
     dV.addcmul_(shared, at.D, value=2.0)
     dV.addmm_(torch.cat([g - dmu, shared * mean], dim=1), given.columns[:, -2 * given.n_latents :].T)
-    to_others = shared * ((at.V * at.D).sum(1, keepdim=True) + (mean * at.b).sum(1, keepdim=True))
-    dd = -c * torch.addcmul(to_others, own * at.s, excess)
+    pulled = at.f if given.late else mean
+    of_all = shared * ((at.V * at.D).sum(1, keepdim=True) + (pulled * at.b).sum(1, keepdim=True))
+    dd = -c * torch.addcmul(of_all, own * at.s, excess)
     return dV, dmu.addcmul_(shared, at.b), dd.squeeze(1)
