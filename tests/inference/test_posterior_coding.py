@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import oracles
+from gppvae.data.table import Table
 from gppvae.inference import PosteriorCoding
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.pseudo import split_pseudo_sums
@@ -16,6 +17,7 @@ from inference.setting import (
     N,
     RowEpoch,
     assert_same_gradients,
+    columns,
     gradients,
     make_epoch,
     make_model,
@@ -211,6 +213,33 @@ def test_more_and_smaller_batches_get_further() -> None:
         return float(np.median(bounds[-10:]))
 
     assert bound_after(2) < bound_after(10) < bound_after(10, epochs=0)
+
+
+def test_an_encoder_that_starts_from_nothing_does_not_run_away() -> None:
+    """75 batches per epoch: while the encoder moves fast, q(B) is far behind it, and no row may grow sure for that."""
+    n = 300
+    model = make_model(KERNELS["learned * periodic"](), hidden=(16,))
+    with torch.no_grad():
+        model.autoencoder.likelihood.log_pixel_var.fill_(np.log(0.01))
+    table = columns(n)
+    angle, person = (torch.tensor(values, dtype=torch.float64) for values in (table["angle"], table["person"]))
+    turn = torch.deg2rad(angle)
+    y = torch.stack([torch.sin(turn + person), torch.cos(turn), person / 3, person * torch.cos(turn)], dim=1)
+    eps = torch.randn(n, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    epoch = RowEpoch(y, model.kernel.code(Table(table)), eps, 4)
+    inference, optimizer = PosteriorCoding(model), torch.optim.Adam(model.parameters(), 0.01)
+    inference.start(epoch, None)
+    bounds = []
+    for _ in range(6):
+        bounds.append(0.0)
+        for terms in inference.steps(epoch):
+            bounds[-1] += terms.total().item()
+            optimizer.step()
+            optimizer.zero_grad()
+    with torch.no_grad():
+        _, noise, _ = pseudo_observations(model, epoch)
+    assert noise.min() > 1e-4
+    assert bounds[-1] < 0.3 * bounds[0]
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, N])

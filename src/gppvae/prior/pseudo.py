@@ -118,8 +118,8 @@ def pull_pseudo(
         dV = g m' + 2 h P,    dV = c (2 D + mu dR') / n,  dmu = c b / n,  dd = -c^2 (V.D + f.b + r.b) / n
     or, when that is known late, from all others, plus what a row does to its own f and s through q(B):
         dV = c ((g.r - 2 h s) P - s g m'),  dmu = c s g,  dd = -c^2 s (g.r - h s)
-    Late, f is behind mu as long as an encoder moves, wherever the others want it: r.b would have every row grow surer of
-    itself, without end. It is left out then.
+    Late, f is behind mu as long as an encoder moves, wherever the others want it: r.b would have every row grow surer
+    of itself, without end. It is left out then.
 
     Args:
         given: q(B).  at: of `posterior_at`.  mean, noise: the rows' pseudo-observations (n, L), (n,).
