@@ -146,5 +146,7 @@ def plan(
         Phase("gp_only", "fixed", gp_epochs, {"prior": prior_lr, "noise": prior_lr}),
     ]
     if schedule == "joint":
-        phases.append(Phase("joint", inference, epochs, networks | {"prior": lr, "noise": lr}))
+        # Steps of posterior coding are noisy: what a row does to others is estimated from the few seen last.
+        decay = "cosine" if inference == "posterior" else "constant"
+        phases.append(Phase("joint", inference, epochs, networks | {"prior": lr, "noise": lr}, decay))
     return [phase for phase in phases if phase.epochs > 0]

@@ -70,7 +70,9 @@ class Setup:
         if inference == "exact":
             # Every step follows the gradient of all rows; at the full rate the first ones would undo the warm-up.
             return Phase("joint", inference, epochs, rates, warmup=0.5)
-        return Phase("joint", inference, epochs, rates, average=self.average)
+        # Steps of posterior coding are noisier than the others', so its rates fall to zero.
+        decay = "cosine" if inference == "posterior" else "constant"
+        return Phase("joint", inference, epochs, rates, decay, average=self.average)
 
     def exact_batch(self) -> int:
         """Rows per batch of exact inference: its gradient is of all rows whatever it is, and larger is quicker."""
