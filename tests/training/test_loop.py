@@ -129,6 +129,8 @@ def test_the_disjoint_plan_never_trains_networks_after_the_warm_up() -> None:
     assert [(phase.inference, phase.epochs) for phase in phases] == [("vae", 2), ("fixed", 3)]
     assert not {"encoder", "decoder"} & set(phases[1].lr)
     assert [phase.inference for phase in plan("joint", "exact", 5, 2, 3)] == ["vae", "fixed", "exact"]
+    decays = {name: plan("joint", name)[-1].decay for name in ("exact", "minibatch", "posterior")}
+    assert decays == {"exact": "constant", "minibatch": "constant", "posterior": "cosine"}
 
 
 # -- bad steps
