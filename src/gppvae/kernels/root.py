@@ -19,9 +19,7 @@ def root_at_anchors(K: Tensor, nugget: float) -> Tensor:
 
 
 class _Root(torch.autograd.Function):
-    """F = M^-1 - nugget M', since K + nugget I = M^-1 M^-T.
-
-    With the gradient g of F, and Phi(X) the lower triangle of X with half its diagonal:
+    """With the gradient g of F, and Phi(X) the lower triangle of X with half its diagonal:
 
         dK = g M + (S + S') / 2,  S = -M' Phi(g'K M') M
     Source: the derivative of a Cholesky factor, Murray 2016, "Differentiation of the Cholesky decomposition".
@@ -29,17 +27,18 @@ class _Root(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, K: Tensor, nugget: float) -> Tensor:
-        eye = torch.eye(len(K), dtype=K.dtype, device=K.device)
-        lower = torch.linalg.cholesky(torch.add(K, eye, alpha=nugget))
-        M = torch.linalg.solve_triangular(lower, eye, upper=False)
-        F = torch.add(lower, M.T, alpha=-nugget)
-        ctx.save_for_backward(F, M)
+        C = K.clone()
+        C.diagonal().add_(nugget)
+        lower = torch.linalg.cholesky(C)
+        F = torch.linalg.solve_triangular(lower, K, upper=False).T
+        ctx.save_for_backward(F, lower)
         return F
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        F, M = ctx.saved_tensors
+        F, lower = ctx.saved_tensors
         (g,) = grads
+        M = torch.linalg.solve_triangular(lower, torch.eye(len(F), dtype=F.dtype, device=F.device), upper=False)
         phi = (g.T @ F).tril_()
         phi.diagonal().mul_(0.5)
         S = M.T @ phi @ M
