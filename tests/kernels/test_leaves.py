@@ -204,3 +204,14 @@ def test_gradients_of_all_parameters_by_differences(write) -> None:
             flat[i] = start
             difference = (sides[0] - sides[1]) / (2 * step)
             assert abs(difference - float(parameter.grad.view(-1)[i])) < 1e-4 * max(1.0, abs(difference)), name
+
+
+def test_periodic_features_follow_anchors_that_change_in_place() -> None:
+    """As when a saved kernel is loaded into one that has been used."""
+    leaf = Periodic("angle", 360, lengthscale=0.7)
+    leaf.bind(Table({"angle": [0.0, 90.0, 200.0]}))
+    before = leaf.anchor_covariance().detach().clone()
+    torch.testing.assert_close(leaf.anchor_covariance(), leaf.covariance(leaf.anchors, leaf.anchors))
+    leaf.anchors.copy_(torch.tensor([[0.0], [30.0], [300.0]], dtype=torch.float64))
+    torch.testing.assert_close(leaf.anchor_covariance(), leaf.covariance(leaf.anchors, leaf.anchors))
+    assert (leaf.anchor_covariance() - before).abs().max() > 0.1

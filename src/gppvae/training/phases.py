@@ -114,6 +114,14 @@ def check_phases(phases: list[Phase]) -> None:
         raise ValueError("expected a phase that fits the Gaussian process, got none; raise gp_epochs or epochs")
 
 
+def joint_decay(inference: str) -> str:
+    """Decay of the rates while networks and prior learn together.
+
+    Steps of posterior coding are noisy: what a row does to others is estimated from the few seen last.
+    """
+    return "cosine" if inference == "posterior" else "constant"
+
+
 def plan(
     schedule: str = "joint",
     inference: str = "exact",
@@ -146,7 +154,6 @@ def plan(
         Phase("gp_only", "fixed", gp_epochs, {"prior": prior_lr, "noise": prior_lr}),
     ]
     if schedule == "joint":
-        # Steps of posterior coding are noisy: what a row does to others is estimated from the few seen last.
-        decay = "cosine" if inference == "posterior" else "constant"
-        phases.append(Phase("joint", inference, epochs, networks | {"prior": lr, "noise": lr}, decay))
+        rates = networks | {"prior": lr, "noise": lr}
+        phases.append(Phase("joint", inference, epochs, rates, joint_decay(inference)))
     return [phase for phase in phases if phase.epochs > 0]
