@@ -13,6 +13,7 @@ from gppvae.inference.base import gp_arguments, sum_statistics
 from gppvae.inference.running import RunningStatistics
 from gppvae.kernels import RBF
 from gppvae.models.gppvae import GPPriorVAE
+from gppvae.prior.bound import Held
 from gppvae.prior.posterior import SharedCovariance
 from gppvae.prior.statistics import Statistics
 from inference.setting import (
@@ -61,10 +62,10 @@ def test_mean_batch_gradient_is_the_gradient_of_the_bound(name: str) -> None:
         value = full_bound(model, epoch, weights)
         (value / N).backward()
         want = gradients(model)
-        inference, total = Minibatch(model), 0.0
+        inference, held, total = Minibatch(model), Held.of(weights, *model.tables(epoch.rows)), 0.0
         inference.start(epoch, None)
         for batch in epoch:
-            terms, _ = inference.batch_loss(batch, weights, epoch)
+            terms, _ = inference.batch_loss(batch, held, epoch)
             total += terms.total().item()
         got = {name: gradient / epoch.n_batches for name, gradient in gradients(model).items()}
         np.testing.assert_allclose(total, value.item(), rtol=1e-9)

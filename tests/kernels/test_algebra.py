@@ -207,13 +207,19 @@ def test_gram_refuses_large_tables() -> None:
         kernel.gram(rows, rows)
 
 
-def test_small_batches_of_a_small_kernel_are_not_split() -> None:
-    kernel = Learned("object", 4) * FreeForm("view")
-    table = Table({"object": np.arange(60_000) // 600, "view": np.tile(np.arange(6), 10_000)})
-    kernel.bind(table)
-    rows = kernel.code(table)
-    assert kernel.best_split(rows, batch_rows=60_000) == "view (id)"
-    assert kernel.best_split(rows, batch_rows=1000) is None
+def test_what_splitting_costs_decides() -> None:
+    """60,000 rows, 4 features of 100 objects: times 2 of 40 times, and times 6 of 6 views."""
+    time, view = np.tile(np.arange(40) / 40.0, 1500), np.tile(np.arange(6), 10_000)
+    table = Table({"object": np.arange(60_000) // 600, "time": time, "squared": time**2, "view": view})
+    series = Learned("object", 4) * Linear("time", "squared")
+    views = Learned("object", 4) * FreeForm("view")
+    for kernel in (series, views):
+        kernel.bind(table)
+    assert series.best_split(series.code(table), batch_rows=1000) is None  # 40 * 4^2 > 8^2 for every row
+    rows = views.code(table)
+    assert views.best_split(rows, batch_rows=1000) == "view (id)"  # 7 * 4^2 < 24^2 for every row
+    assert views.best_split(rows, batch_rows=4) == "view (id)"
+    assert views.best_split(rows, batch_rows=4, batches_between=1) is None  # and 6 * 24^2 for every four rows
 
 
 def test_held_features_are_made_once_and_pass_their_gradient_on() -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.nets.build import NETWORKS, build_networks, check_networks
-from gppvae.nets.conv import ConvDecoder, ConvEncoder
+from gppvae.nets.conv import ConvDecoder, ConvEncoder, in_channels_last
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
 
 L = 16
@@ -172,3 +172,17 @@ def test_own_networks_that_do_not_fit_are_explained(
     with pytest.raises(error, match=message):
         check_networks(encoder, decoder, (5,), 3)
     assert check_networks(Returns((2, 3), (2, 3)), Returns((2, 5)), (5,), 3) is None
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_maps_stay_in_one_order_of_memory(channels: int) -> None:
+    """Images of one channel fit both orders; the encoder's maps must follow its weights all the same."""
+    y = torch.rand(4, channels, 12, 8, generator=torch.Generator().manual_seed(0))
+    placed = in_channels_last(y)
+    torch.testing.assert_close(placed, y, rtol=0.0, atol=0.0)
+    encoder = ConvEncoder((channels, 12, 8), 2)
+    maps = encoder.convolutions[0](placed)
+    assert maps.is_contiguous(memory_format=torch.channels_last) and not maps.is_contiguous()
+    weight, bias = encoder.convolutions[0].weight.detach().contiguous(), encoder.convolutions[0].bias
+    want = torch.nn.functional.conv2d(y, weight, bias, stride=2, padding=1)
+    torch.testing.assert_close(maps, want, rtol=1e-5, atol=1e-6)

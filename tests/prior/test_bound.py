@@ -6,17 +6,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gppvae.prior.bound import row_nll
+from gppvae.kernels.features import Features
+from gppvae.prior.bound import Held, pull_row_nll, row_nll
+from gppvae.prior.groups import GroupedRows
 from gppvae.prior.lowrank import gp_nll
 from gppvae.prior.posterior import DiagonalCovariance, SharedCovariance, WeightPosterior, condition
-from prior.problems import ALPHAS, SIZES, Problem, problem, tensor
+from prior.problems import ALPHAS, SIZES, Problem, problem, split_features, tensor
 
 
 def bound(p: Problem, weights: WeightPosterior, expected: bool) -> float:
     var = tensor(p.var) if expected else torch.zeros_like(tensor(p.var))
-    rows = row_nll(tensor(p.V), tensor(p.mean), var, tensor(p.noise), weights)
+    features = p.features()
+    held = Held.of(weights, features.tables, features.sizes)
+    latents = tensor(p.mean), var, tensor(p.noise)
+    rows = row_nll(held, GroupedRows(features), features.tables, *latents).value
     assert rows.shape == (len(p.V),)
-    return (rows.sum() + weights.kl()).item()
+    return (rows.sum() + held.kl).item()
 
 
 def exact(p: Problem, expected: bool) -> float:
@@ -70,10 +75,31 @@ def test_moving_away_from_the_posterior_costs() -> None:
 
 @pytest.mark.parametrize("diagonal", [False, True])
 @pytest.mark.parametrize("uneven", [False, True])
-def test_gradient_of_a_row(diagonal: bool, uneven: bool) -> None:
-    """Against finite differences, for every input that gets one."""
-    p = problem(*SIZES["H < N"], 0.3, uneven=True)
-    weights = random_weights(p.V.shape[1], 3, 0.5, diagonal)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_gradient_of_rows(grouped: bool, uneven: bool, diagonal: bool) -> None:
+    """A third of the bound, written as a loop over dense features, for every input that gets a gradient."""
+    p = problem(12, 8, 0.3, uneven=True)
+    start = split_features(12)
+    if not grouped:
+        start = Features(tensor(p.V), torch.zeros(12, dtype=torch.int64), [], [8])
+    weights = random_weights(8, 3, 0.5, diagonal)
     noise = tensor(p.noise if uneven else p.noise[0])
-    inputs = [x.requires_grad_() for x in (tensor(p.V), tensor(p.mean), tensor(p.var), noise)]
-    assert torch.autograd.gradcheck(lambda *x: row_nll(*x, weights), inputs)
+    latents = [x.requires_grad_() for x in (tensor(p.mean), tensor(p.var), noise)]
+    x, tables = start.x.requires_grad_(), [table.requires_grad_() for table in start.tables]
+    features = Features(x, start.group, tables, start.sizes)
+    mean, var, d = latents[0], latents[1], noise.expand(12)
+    value = torch.zeros((), dtype=torch.float64)
+    for i, v in enumerate(features.dense()):
+        for k in range(3):
+            Sigma = torch.diag(weights.std[:, k] ** 2) if diagonal else weights.root @ weights.root.T
+            spread = var[i, k] + v @ Sigma @ v
+            density = torch.distributions.Normal(v @ weights.mean[:, k], d[i].sqrt()).log_prob(mean[i, k])
+            value = value - density + 0.5 * spread / d[i]
+    want = torch.autograd.grad(value / 3, [x, *latents, *tables])
+    held, rows = Held.of(weights, tables, start.sizes), GroupedRows(features)
+    at = row_nll(held, rows, tables, *latents)
+    np.testing.assert_allclose(at.value.sum().item(), value.item(), rtol=1e-10)
+    by = pull_row_nll(held, at, rows, tables, mean, noise, 1 / 3)
+    got = [by.x, by.mean, by.var, by.noise, *by.tables]
+    for found, expected in zip(got, want, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)

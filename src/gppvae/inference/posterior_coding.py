@@ -17,6 +17,7 @@ from gppvae.inference.base import (
 )
 from gppvae.inference.running import RunningInference
 from gppvae.models.gppvae import GPPriorVAE
+from gppvae.prior.groups import GroupedRows
 from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import SharedCovariance, WeightPosterior, condition
 from gppvae.prior.pseudo import (
@@ -24,7 +25,7 @@ from gppvae.prior.pseudo import (
     condition_on_pseudo,
     posterior_at,
     pseudo_sums,
-    pull_pseudo,
+    pull_rows,
     split_pseudo_sums,
 )
 from gppvae.prior.statistics import Statistics
@@ -43,7 +44,7 @@ class PosteriorCoding(RunningInference[Conditioned]):
     its batch. An encoder that is not told soon what its last step did goes too far, so q(B) follows every few steps,
     however long an epoch is. Source: Pearce 2019; Jazbec et al. 2021.
 
-    Cost: one plain VAE epoch plus O(N H (H + L)), and H^3 per two batches; one more such epoch before the first.
+    Cost: one plain VAE epoch plus O(N M (M + L)), and H^3 per two batches; one more such epoch before the first.
     """
 
     name = "posterior"
@@ -67,14 +68,15 @@ class PosteriorCoding(RunningInference[Conditioned]):
             z = draw_latents(f, var, batch).requires_grad_()
             with torch.enable_grad():
                 (by_z,) = torch.autograd.grad(recon_nll(self.model.autoencoder, batch, z), z)
-            return pseudo_sums(features, mean, noise, *self._gradients_at(f, var, z, by_z))
+            return pseudo_sums(GroupedRows(features), mean, noise, *self._gradients_at(f, var, z, by_z))
 
         observed, asked = split_pseudo_sums(sum_over(epoch, part))
         self.running.set(observed)
         self.asked_outer, self.asked_sums = asked.tensors()
 
-    def batches_between(self, epoch: Epoch) -> int:
-        return min(STALE, epoch.n_batches)
+    @classmethod
+    def batches_between(cls, n_batches: int) -> int:
+        return min(STALE, n_batches)
 
     def take_over(self, recent: Statistics) -> None:
         observed, asked = split_pseudo_sums(recent)
@@ -92,9 +94,9 @@ class PosteriorCoding(RunningInference[Conditioned]):
         """First the decoder's part, which tells the gradients at f; from them the encoder's and the kernel's."""
         model, n = self.model, batch.total
         features, mean, _, noise = self._pseudo_observations(batch)
-        V, eta = features.dense(), self._latent_noise(batch)
+        eta, tables, rows = self._latent_noise(batch), features.tables, GroupedRows(features)
         with torch.no_grad():
-            at = posterior_at(given, V)
+            at = posterior_at(given, rows, tables)
             var = at.s + eta
             z = draw_latents(at.f, var, batch).requires_grad_()
         recon = recon_nll(model.autoencoder, batch, z)
@@ -103,11 +105,14 @@ class PosteriorCoding(RunningInference[Conditioned]):
         with torch.no_grad():
             assert z.grad is not None
             g, h = self._gradients_at(at.f, var, z, z.grad)
-            part = pseudo_sums(features, mean, noise, g * n, h * n)
-            known = zip((V, mean, noise), pull_pseudo(given, at, mean, noise, g, h, n), strict=True)
+            part = pseudo_sums(rows, mean, noise, g * n, h * n)
+            by_rows = pull_rows(given, at, rows, tables, mean, noise, g, h, n)
             by_eta = h if len(eta) == len(h) else h.sum(0, keepdim=True)
-            by_penalty = torch.full_like(penalty, batch.share / epoch.n_rows)
-        back_propagate((penalty, by_penalty), (eta, by_eta), *known)
+            share = batch.share / epoch.n_rows
+            by_tables = [by * share for by in given.by_tables]
+            by_penalty = torch.full_like(penalty, share)
+        of_rows = zip((features.x, mean, noise), by_rows, strict=True)
+        back_propagate(*of_rows, *zip(tables, by_tables, strict=True), (eta, by_eta), (penalty, by_penalty))
         return LossTerms.without_encoder(recon, given.kl, penalty, len(batch) / epoch.n_rows, n), part
 
     def _gradients_at(self, f: Tensor, var: Tensor, z: Tensor, by_z: Tensor) -> tuple[Tensor, Tensor]:

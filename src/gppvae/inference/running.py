@@ -99,7 +99,7 @@ class RunningInference(GPInference, Generic[Given]):
         self.running = RunningStatistics(model.latent_dim)
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
-        every = self.batches_between(epoch)
+        every = self.batches_between(epoch.n_batches)
         recent: Statistics | None = None  # of this process, since q(B) was last conditioned
         with contextlib.closing(_Slow(self.model.kernel, BATCHES_HELD)) as slow:
             for number, batch in enumerate(epoch):
@@ -115,9 +115,9 @@ class RunningInference(GPInference, Generic[Given]):
         self._take_over(recent, epoch)
         self.running.end_epoch()
 
-    def batches_between(self, epoch: Epoch) -> int:
-        """Batches until q(B) is conditioned again."""
-        return max(1, epoch.n_batches // REFRESHES_PER_EPOCH)
+    @classmethod
+    def batches_between(cls, n_batches: int) -> int:
+        return max(1, n_batches // REFRESHES_PER_EPOCH)
 
     def _take_over(self, recent: Statistics | None, epoch: Epoch) -> None:
         """Add what all processes saw since the last time."""

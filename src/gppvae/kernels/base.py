@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,10 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.table import Column, Rows, Table
-from gppvae.kernels.features import Features, rowwise_outer
+from gppvae.kernels.features import SMALL_PRODUCT, Features, rowwise_outer
 
 MAX_DENSE_ROWS = 4096
-SMALL_PRODUCT = 3e5  # multiplications that take as long as starting one more small matrix product
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,13 @@ class Kernel(nn.Module):
 
     def terms(self) -> list[Term]:
         """The kernel multiplied out into a sum of products of leaves."""
+        return self._terms
+
+    @functools.cached_property
+    def _terms(self) -> list[Term]:
+        return self._expand()
+
+    def _expand(self) -> list[Term]:
         raise NotImplementedError
 
     def text(self) -> str:
@@ -59,9 +64,12 @@ class Kernel(nn.Module):
         return self.text()
 
     def leaves(self) -> list[Leaf]:
-        """All leaves, left to right."""
-        inside = (child.leaves() for child in self.children() if isinstance(child, Kernel))
-        return list(dict.fromkeys(itertools.chain.from_iterable(inside)))
+        """All leaves, each once."""
+        return self._leaves
+
+    @functools.cached_property
+    def _leaves(self) -> list[Leaf]:
+        return list(dict.fromkeys(leaf for term in self.terms() for leaf in term.leaves))
 
     def columns(self) -> list[str]:
         """Names of the columns the kernel reads, in order of appearance."""
@@ -103,20 +111,30 @@ class Kernel(nn.Module):
 
         Cost O(N H) when densified, O(N M) as returned.
         """
-        xs, tables = [], []
+        xs = []
         for term in self.terms():
             parts = [leaf.row_factor(rows) for leaf in term.leaves if leaf.key != split]
-            apart = [leaf.table_factor(rows) for leaf in term.leaves if leaf.key == split]
-            scaled = parts if split is None else apart or [_ones(len(rows.columns[split].values), rows)]
-            if term.scales:
-                scaled[0] = scaled[0] * term.amplitude() ** 0.5
+            if split is None and term.scales:
+                parts[0] = parts[0] * term.amplitude() ** 0.5
             xs.append(functools.reduce(rowwise_outer, parts or [_ones(len(rows), rows)]))
-            if split is not None:
-                tables.append(functools.reduce(rowwise_outer, scaled))
-        sizes = [x.shape[1] for x in xs]
-        one_group = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-        group = one_group if split is None else rows.columns[split].index
-        return Features(xs[0] if len(xs) == 1 else torch.cat(xs, dim=1), group, tables, sizes)
+        if split is None:
+            group, tables = torch.zeros(len(rows), dtype=torch.int64, device=rows.device), []
+        else:
+            group, tables = rows.columns[split].index, self.tables(rows, split)
+        return Features(xs[0] if len(xs) == 1 else torch.cat(xs, dim=1), group, tables, [x.shape[1] for x in xs])
+
+    def tables(self, rows: Rows, split: str) -> list[Tensor]:
+        """Per term the features of the distinct values of the column that is kept apart, with the scales."""
+        tables = []
+        for term in self.terms():
+            apart = [leaf.table_factor(rows) for leaf in term.leaves if leaf.key == split]
+            table = functools.reduce(rowwise_outer, apart or [_ones(len(rows.columns[split].values), rows)])
+            tables.append(table * term.amplitude() ** 0.5 if term.scales else table)
+        return tables
+
+    def widths(self, split: str) -> list[int]:
+        """Per term the number of features that do not come from the column that is kept apart."""
+        return [math.prod(leaf.rank for leaf in term.leaves if leaf.key != split) for term in self.terms()]
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -146,21 +164,23 @@ class Kernel(nn.Module):
         for leaf in self.leaves():
             leaf.holds, leaf.kept = False, None
 
-    def best_split(self, rows: Rows, batch_rows: int | None = None) -> str | None:
+    def best_split(self, rows: Rows, batch_rows: int | None = None, batches_between: int | None = None) -> str | None:
         """The coded column that makes the Gram matrix cheapest, or None when splitting does not pay.
 
-        Cost of the Gram matrix of N rows: N H^2 dense, N M^2 + Q H^2 when a column of Q levels is split off, which
-        also means Q small products per batch.
+        Cost of the Gram matrix of N rows: N H^2 dense; when a column of Q levels is split off N M^2, and Q H^2 each
+        time that the sums are widened. It also means Q small products per batch, or one that is Q times as large.
 
         Args:
             rows: all of them.  batch_rows: how many are summed at a time; all when None.
+            batches_between: how many batches later the sums are widened again; all when None.
         """
         n, best, best_cost = len(rows), None, float(len(rows)) * self.rank**2
-        calls = n / batch_rows if batch_rows else 0.0
+        batches = -(-n // (batch_rows or n))
+        widened = batches / (batches_between or batches)
         for key, column in rows.columns.items():
             q = column.values.shape[0]
-            m = sum(math.prod(leaf.rank for leaf in term.leaves if leaf.key != key) for term in self.terms())
-            cost = float(n) * m**2 + float(q) * (self.rank**2 + calls * SMALL_PRODUCT)
+            m = sum(self.widths(key))
+            cost = float(n) * m**2 + q * (widened * self.rank**2 + batches * min(SMALL_PRODUCT, n / batches * m**2))
             if cost < best_cost and q * m**2 <= 2**26:
                 best, best_cost = key, cost
         return best
@@ -218,11 +238,8 @@ class Leaf(Kernel):
     holds: bool = False  # between Kernel.hold() and let_go()
     kept: tuple[Tensor, Tensor, Tensor] | None = None  # values, their features, and what stands for these
 
-    def terms(self) -> list[Term]:
+    def _expand(self) -> list[Term]:
         return [Term((), (self,))]
-
-    def leaves(self) -> list[Leaf]:
-        return [self]
 
     @property
     def key(self) -> str:
@@ -325,7 +342,7 @@ class Sum(Kernel):
         super().__init__()
         self.left, self.right = left, right
 
-    def terms(self) -> list[Term]:
+    def _expand(self) -> list[Term]:
         return self.left.terms() + self.right.terms()
 
     def text(self) -> str:
@@ -339,7 +356,7 @@ class Product(Kernel):
         super().__init__()
         self.left, self.right = left, right
 
-    def terms(self) -> list[Term]:
+    def _expand(self) -> list[Term]:
         return [Term(a.scales + b.scales, a.leaves + b.leaves) for a in self.left.terms() for b in self.right.terms()]
 
     def text(self) -> str:
@@ -361,7 +378,7 @@ class Scale(Kernel):
     def value(self) -> Tensor:
         return self.log_value.exp()
 
-    def terms(self) -> list[Term]:
+    def _expand(self) -> list[Term]:
         return [Term((self, *term.scales), term.leaves) for term in self.kernel.terms()]
 
     def text(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.table import Column, Table, distinct_rows
+from gppvae.data.table import Column, Rows, Table, distinct_rows
 from gppvae.kernels.base import Kernel, Leaf
 
 
@@ -55,6 +55,11 @@ class IdLeaf(Leaf):
         codes = torch.tensor([number[level] for level in distinct], dtype=torch.int64)
         values = torch.arange(len(self.levels))
         return Column(codes[torch.from_numpy(index)], values)
+
+    def row_factor(self, rows: Rows) -> Tensor:
+        if self.holds:
+            return super().row_factor(rows)
+        return self.factor(rows.columns[self.key].index)  # codes are the values themselves
 
     def extra_state(self) -> dict[str, object]:
         return {"levels": self.levels}

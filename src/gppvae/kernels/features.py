@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+SMALL_PRODUCT = 3e5  # multiplications that take as long as starting one more small matrix product
+
 
 @dataclass(frozen=True)
 class Features:

@@ -33,10 +33,15 @@ class GPPriorVAE(nn.Module):
         self.split: str | None = None  # coded column kept apart in the Gram matrix
         self.complete_design = False  # whether the GP term goes through eigenvalues of two small Gram matrices
 
-    def arrange(self, rows: Rows, batch_rows: int) -> None:
-        """Choose the cheapest algebra for these training rows, seen `batch_rows` at a time."""
+    def arrange(self, rows: Rows, batch_rows: int, batches_between: int | None = None) -> None:
+        """Choose the cheapest algebra for these training rows.
+
+        Args:
+            rows: all of them.  batch_rows: how many are seen at a time.
+            batches_between: how many batches later q(B) is conditioned again; all when None.
+        """
         kernel = self.kernel
-        self.split = kernel.best_split(rows, batch_rows)
+        self.split = kernel.best_split(rows, batch_rows, batches_between)
         shape = kernel.features(rows[:1], self.split)
         one_block = len(shape.tables) == 1
         cheaper = one_block and is_cheaper(shape.n_groups, shape.sizes[0], shape.tables[0].shape[1], self.latent_dim)
@@ -58,8 +63,7 @@ class GPPriorVAE(nn.Module):
         """View tables and block sizes that all features share; no tables where nothing is split off."""
         if self.split is None:
             return [], [self.kernel.rank]
-        features = self.features(rows[:1])
-        return features.tables, features.sizes
+        return self.kernel.tables(rows, self.split), self.kernel.widths(self.split)
 
     def noise(self, rows: Rows) -> Tensor:
         """Latent noise variance d of rows, () or (N,): alpha, plus the prior variance that features miss."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.nets.build import build_networks
-from gppvae.nets.conv import ConvDecoder, ConvEncoder, channels_last
+from gppvae.nets.conv import ConvDecoder, ConvEncoder, channels_last, in_channels_last
 from gppvae.nets.shuffle import ShuffleDecoder
 
 
@@ -35,7 +35,7 @@ class ConditionalEncoder(nn.Module):
 
     def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
         condition = y[:, -self.n_conditions :, 0, 0]
-        maps = self.convolutions(y.contiguous(memory_format=torch.channels_last))
+        maps = self.convolutions(in_channels_last(y))
         mean, logvar = self.dense(torch.cat([maps.flatten(1), condition], 1)).chunk(2, dim=1)
         return mean, logvar
 
@@ -59,7 +59,7 @@ class ConditionalDecoder(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         grid = self.activation(self.dense(z)).unflatten(1, self.grid)
         told = torch.cat([grid, planes(z[:, -self.n_conditions :], self.grid[1], self.grid[2])], dim=1)
-        image = self.convolutions(told.contiguous(memory_format=torch.channels_last))
+        image = self.convolutions(in_channels_last(told))
         return torch.narrow(torch.narrow(image, 2, 0, self.shape[1]), 3, 0, self.shape[2])
 
 

@@ -22,6 +22,18 @@ def channels_last(layers: nn.Sequential) -> None:
             layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
 
 
+def in_channels_last(maps: Tensor) -> Tensor:
+    """The same maps in channels-last memory.
+
+    With one channel both orders are the same numbers, and torch takes such images for the other one: the maps after
+    the first convolution, too, and every layer up to the second then works across the grain.
+    """
+    _, channels, height, width = maps.shape
+    if channels == 1:
+        return maps.contiguous().as_strided(maps.shape, (height * width, 1, width, 1))
+    return maps.contiguous(memory_format=torch.channels_last)
+
+
 def scale_for_depth(layers: nn.Sequential) -> None:
     """Draw the weights of convolutions so that signals keep their size through any number of ELU layers.
 
@@ -67,7 +79,7 @@ class ConvEncoder(nn.Module):
         channels_last(self.convolutions)
 
     def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        maps = self.convolutions(y.contiguous(memory_format=torch.channels_last))
+        maps = self.convolutions(in_channels_last(y))
         mean, logvar = self.dense(maps.flatten(1)).chunk(2, dim=1)
         return mean, logvar
 
@@ -118,5 +130,5 @@ class ConvDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         grid = self.dense(z).unflatten(1, self.grid)
-        image = self.convolutions(grid.contiguous(memory_format=torch.channels_last))
+        image = self.convolutions(in_channels_last(grid))
         return torch.narrow(torch.narrow(image, 2, 0, self.shape[1]), 3, 0, self.shape[2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gppvae.nets.conv import ImageShape, channels_last
+from gppvae.nets.conv import ImageShape, channels_last, in_channels_last
 
 
 class ShuffleDecoder(nn.Module):
@@ -35,6 +35,5 @@ class ShuffleDecoder(nn.Module):
         channels_last(self.convolutions)
 
     def forward(self, z: Tensor) -> Tensor:
-        grid = self.dense(z).unflatten(1, self.grid).contiguous(memory_format=torch.channels_last)
-        image = self.convolutions(grid)
+        image = self.convolutions(in_channels_last(self.dense(z).unflatten(1, self.grid)))
         return torch.narrow(torch.narrow(image, 2, 0, self.shape[1]), 3, 0, self.shape[2])

@@ -3,51 +3,109 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gppvae.prior.groups import GroupedRows
+from gppvae.prior.per_group import SquaresPerGroup, TallPerGroup
 from gppvae.prior.posterior import WeightPosterior
+from gppvae.prior.statistics import Statistics, row_sums
 
 
-def row_nll(V: Tensor, mean: Tensor, var: Tensor, noise: Tensor, weights: WeightPosterior) -> Tensor:
-    """Per-row part of an upper bound on `gp_nll`, (N,).
+@dataclass(frozen=True)
+class Held:
+    """q(B) as the bound wants it, held fixed.
+
+    Attributes:
+        covariance: sum_l Sigma_l.  mean: m.  kl: KL(q(B) || N(0, I)).
+    """
+
+    covariance: SquaresPerGroup
+    mean: TallPerGroup
+    kl: Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, weights: WeightPosterior, tables: list[Tensor], sizes: list[int]) -> Held:
+        widths = [table.shape[1] for table in tables]
+        covariance = SquaresPerGroup(weights.sum_of_covariances().unsqueeze(0), sizes, widths)
+        return cls(covariance, TallPerGroup(weights.mean, sizes, widths), weights.kl())
+
+
+@dataclass(frozen=True)
+class RowNLL:
+    """The bound at rows, and what its gradients are made of.
+
+    Attributes:
+        value: (N,).  r: mu - f (N, L).  P: x sum_l Sigma_l (N, M).  quad: the quadratic terms (N, 1).
+    """
+
+    value: Tensor
+    r: Tensor
+    P: Tensor
+    quad: Tensor
+
+
+@torch.no_grad()
+def row_nll(given: Held, rows: GroupedRows, tables: list[Tensor], mean: Tensor, var: Tensor, noise: Tensor) -> RowNLL:
+    """Per-row part of an upper bound on `gp_nll`.
 
         1/2 sum_l [log 2 pi d + ((mu - v'm_l)^2 + s2_l + v'Sigma_l v) / d]
-    Summed over all rows, plus `weights.kl()`, it is never below the exact term. At m = C^-1 R, Sigma = C^-1 it
-    equals it for given latents; with encoder variances tr(C^-1 T) / 2 is left. q(B) is held fixed: `weights` get
-    no gradient. Source: Hensman et al. 2013; docs/math.md, "A bound that factorises".
+    Summed over all rows, plus KL(q(B)), it is never below the exact term. At m = C^-1 R, Sigma = C^-1 it
+    equals it for given latents; with encoder variances tr(C^-1 T) / 2 is left. q(B) is held fixed.
+    Source: Hensman et al. 2013; docs/math.md, "A bound that factorises".
 
     Args:
-        V: (N, H).  mean, var: encoder outputs (N, L).  noise: d, (N,) or ().  weights: q(B).
-    Cost: O(N H (H + L)).
+        given: q(B).  rows, tables: features.  mean, var: encoder outputs (N, L).  noise: d, (N,) or ().
+    Cost: O(N M (M + L)).
     """
-    value: Tensor = _RowNLL.apply(V, mean, var, noise.expand(V.shape[0]), weights)
-    return value
+    L, d = mean.shape[1], noise.reshape(-1, 1)
+    P, r = rows.times(given.covariance.at(tables)), mean - rows.times(given.mean.at(tables))
+    quad = (r.square() + var).sum(1, keepdim=True) + (rows.x * P).sum(1, keepdim=True)
+    value = 0.5 * (quad / d + L * (math.log(2.0 * math.pi) + d.log()))
+    return RowNLL(value.squeeze(1), r, P, quad)
 
 
-class _RowNLL(torch.autograd.Function):
-    """The formula of `row_nll` with its gradient written out, in a third of the small operations.
+@dataclass(frozen=True)
+class Pulled:
+    """Gradients of the bound with respect to x, mean, var, noise and tables, and the sums S and R of the rows."""
 
-    With r = mu - V m and q the quadratic terms of a row:
-        dmu = r / d,  ds2 = 1 / (2 d),  dV = (sum_l V Sigma_l - r m') / d,  dd = (L - q / d) / (2 d)
+    x: Tensor
+    mean: Tensor
+    var: Tensor
+    noise: Tensor
+    tables: list[Tensor]
+    observed: Statistics
+
+
+@torch.no_grad()
+def pull_row_nll(
+    given: Held, at: RowNLL, rows: GroupedRows, tables: list[Tensor], mean: Tensor, noise: Tensor, share: float
+) -> Pulled:
+    """Gradients of `share` times the sum of the bound over rows, and what q(B) is conditioned on.
+
+    With r = mu - f and q the quadratic terms of a row:
+        dmu = r / d,  ds2 = 1 / (2 d),  dx = (sum_l Sigma_l x - m r) / d,  dd = (L - q / d) / (2 d)
+
+    Args:
+        given, rows, tables, mean, noise: as in `row_nll`, and `at` what it said.
+    Cost: O(N M (M + L)).
     """
-
-    @staticmethod
-    def forward(ctx: Any, V: Tensor, mean: Tensor, var: Tensor, noise: Tensor, weights: WeightPosterior) -> Tensor:
-        L, m = mean.shape[1], weights.mean.detach()
-        r = torch.addmm(mean, V, m, alpha=-1.0)
-        VS = weights.times_covariance(V)
-        quad = (r.square() + var).sum(1) + (V * VS).sum(1)
-        ctx.save_for_backward(r, VS, quad, noise, m)
-        return 0.5 * (quad / noise + L * (math.log(2.0 * math.pi) + noise.log()))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        r, VS, quad, noise, m = ctx.saved_tensors
-        L = r.shape[1]
-        g = grads[0] / noise
-        column = g.unsqueeze(1)
-        dV = torch.addmm(VS, r, m.T, alpha=-1.0).mul_(column)
-        return dV, r * column, (0.5 * column).expand_as(r), 0.5 * g * (L - quad / noise), None
+    (n, L), M, d = mean.shape, rows.x.shape[1], noise.reshape(-1, 1)
+    c = d.reciprocal().expand(n, 1)
+    by_f = (-share * c) * at.r
+    dx = rows.back(by_f, given.mean.at(tables)).addcmul_(c, at.P, value=share)
+    dd = (0.5 * share) * c * (L - at.quad / d)
+    sums = row_sums(rows, (c, c * mean), ((0.5 * share) * c, by_f))
+    observed, by_covariance, by_mean = sums.split([M + L, M, L], dim=2)
+    by_tables = zip(given.covariance.pull(by_covariance, tables), given.mean.pull(by_mean, tables), strict=True)
+    return Pulled(
+        dx,
+        -by_f,
+        ((0.5 * share) * c).expand(n, L),
+        dd.squeeze(1) if noise.ndim else dd.sum(),
+        [a + b for a, b in by_tables],
+        Statistics.observed(observed.contiguous(), n, L),
+    )

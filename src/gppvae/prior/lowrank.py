@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gppvae.prior.per_group import widen
 from gppvae.prior.statistics import Statistics
 
 
@@ -27,30 +28,10 @@ class Assembled:
 
 
 def assemble(stats: Statistics, tables: list[Tensor], sizes: list[int]) -> Assembled:
-    """Widen grouped sums by the view tables: block ij of S is sum_q A_q,ij (x) w_i,q w_j,q'.
-
-    Without tables there is nothing to widen.
-    Source: docs/math.md, "Structured Gram". Cost O(Q H^2), whatever N is.
-    """
+    """Grouped sums as the equations want them, over all features. Cost O(Q H^2), whatever N is."""
     A, B, A_var = stats.split()
-    if not tables:
-        return Assembled(A[0], B[0], None if A_var is None else A_var[0], stats.sums)
-    R = [torch.einsum("qml,qr->mrl", b, w).flatten(0, 1) for b, w in zip(B.split(sizes, 1), tables, strict=True)]
-    T = None if A_var is None else _widen(A_var, tables, sizes)
-    return Assembled(_widen(A, tables, sizes), torch.cat(R), T, stats.sums)
-
-
-def _widen(A: Tensor, tables: list[Tensor], sizes: list[int]) -> Tensor:
-    rows = []
-    for A_i, w_i in zip(A.split(sizes, 1), tables, strict=True):
-        blocks = []
-        for A_ij, w_j in zip(A_i.split(sizes, 2), tables, strict=True):
-            Q, m_i, m_j = A_ij.shape
-            ww = (w_i.unsqueeze(2) * w_j.unsqueeze(1)).reshape(Q, -1)  # (Q, R_i R_j)
-            block = (A_ij.reshape(Q, -1).T @ ww).reshape(m_i, m_j, w_i.shape[1], w_j.shape[1])
-            blocks.append(block.permute(0, 2, 1, 3).reshape(m_i * w_i.shape[1], m_j * w_j.shape[1]))
-        rows.append(torch.cat(blocks, dim=1))
-    return torch.cat(rows, dim=0)
+    squares, R = widen(torch.stack([A] if A_var is None else [A, A_var], dim=2), B, tables, sizes)
+    return Assembled(squares[0], R, None if A_var is None else squares[1], stats.sums)
 
 
 def gp_nll(stats: Statistics, tables: list[Tensor], sizes: list[int]) -> Tensor:

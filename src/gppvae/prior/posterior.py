@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -26,8 +25,8 @@ class WeightPosterior(abc.ABC):
         """Var f at feature rows, (N, L) or (N, 1) when it is the same for all latent dimensions."""
 
     @abc.abstractmethod
-    def times_covariance(self, V: Tensor) -> Tensor:
-        """sum_l V Sigma_l, (N, H), without a gradient for q(B)."""
+    def sum_of_covariances(self) -> Tensor:
+        """sum_l Sigma_l, (H, H), without a gradient."""
 
     @abc.abstractmethod
     def times_root(self, eps: Tensor) -> Tensor:
@@ -62,27 +61,14 @@ class SharedCovariance(WeightPosterior):
     def var_at(self, V: Tensor) -> Tensor:
         return (V @ self.root).square().sum(1, keepdim=True)
 
-    def times_covariance(self, V: Tensor) -> Tensor:
-        return V @ self._sum_of_covariances
+    def sum_of_covariances(self) -> Tensor:
+        root = self.root.detach()
+        return (root @ root.T).mul_(self.mean.shape[1])
 
     def times_root(self, eps: Tensor) -> Tensor:
         return self.root @ eps
 
-    @functools.cached_property
-    def covariance(self) -> Tensor:
-        """Sigma, (H, H), without a gradient."""
-        root = self.root.detach()
-        return root @ root.T
-
-    @functools.cached_property
-    def _sum_of_covariances(self) -> Tensor:
-        return self.covariance * self.mean.shape[1]
-
     def kl(self) -> Tensor:
-        return self._kl
-
-    @functools.cached_property
-    def _kl(self) -> Tensor:
         H, L = self.mean.shape
         return 0.5 * (self.mean.square().sum() + L * (self.root.square().sum() - H - self.logdet))
 
@@ -100,8 +86,8 @@ class DiagonalCovariance(WeightPosterior):
     def var_at(self, V: Tensor) -> Tensor:
         return V.square() @ self.std.square()
 
-    def times_covariance(self, V: Tensor) -> Tensor:
-        return V * self.std.detach().square().sum(1)
+    def sum_of_covariances(self) -> Tensor:
+        return torch.diag(self.std.detach().square().sum(1))
 
     def times_root(self, eps: Tensor) -> Tensor:
         return self.std * eps

@@ -14,55 +14,56 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gppvae.kernels.features import Features
-from gppvae.prior.lowrank import assemble
+from gppvae.prior.groups import GroupedRows
+from gppvae.prior.per_group import SquaresPerGroup, TallPerGroup, widen
 from gppvae.prior.statistics import Statistics, row_sums
 
 
 @dataclass(frozen=True)
 class Conditioned:
-    """q(B) = N(m, Sigma) at the sums of pseudo-observations, and the gradients of reconstruction + KL(q(B)) there.
+    """q(B) = N(m, Sigma), and the gradients of reconstruction + KL(q(B)) with respect to the sums it is made of.
 
     Attributes:
-        columns: (H, 2H + 2L) Sigma, dS, m and dR side by side, all that a feature row is multiplied with; dS and dR
-            are the gradients with respect to the sums S and R.
-        n_latents: L.  kl: KL(q(B) || N(0, I)).
-        late: whether dS and dR are of rows seen before, and not of all rows at once. Then what a row does to itself is
-            not among what they say.
+        squares: dS and Sigma.  means: dR and m side by side. dR is the gradient with respect to R, and
+            dS - (dR m' + m dR') / 2 that with respect to S.
+        kl: KL(q(B) || N(0, I)).
+        by_tables: gradients with respect to the tables, which all rows share.
+        late: whether the gradients are of rows seen before, and not of all rows at once. Then what a row does to
+            itself is not among what they say.
     """
 
-    columns: Tensor
-    n_latents: int
+    squares: SquaresPerGroup
+    means: TallPerGroup
     kl: Tensor
+    by_tables: list[Tensor]
     late: bool
 
 
 @dataclass(frozen=True)
 class AtRows:
-    """What `Conditioned` says at feature rows.
+    """What `Conditioned` says at rows x.
 
     Attributes:
-        V: the rows (n, H).  f: means V m (n, L).  s: variances (n, 1).
-        P, D: V Sigma and V dS (n, H).  b: V dR (n, L).
+        f: means (n, L).  b: dR'x (n, L).  s: variances (n, 1).  P, D: Sigma x and dS x (n, M).  sD: x.D (n, 1).
     """
 
-    V: Tensor
-    P: Tensor
-    D: Tensor
     f: Tensor
     b: Tensor
     s: Tensor
+    P: Tensor
+    D: Tensor
+    sD: Tensor
 
 
-def pseudo_sums(features: Features, mean: Tensor, noise: Tensor, g: Tensor, h: Tensor) -> Statistics:
-    """S and R of these rows, and beside them A and G: what `condition_on_pseudo` needs of all rows.
+def pseudo_sums(rows: GroupedRows, mean: Tensor, noise: Tensor, g: Tensor, h: Tensor) -> Statistics:
+    """S and R of these rows, and beside them A and G: what q(B) and its gradients need of all rows.
 
     Args:
-        features: of the rows.  mean: pseudo-observations (n, L).  noise: their variances (n,).
+        rows: features.  mean: pseudo-observations (n, L).  noise: their variances (n,).
         g: gradient with respect to f at the rows (n, L).  h: with respect to s (n, 1).
     """
     c = noise.reciprocal().unsqueeze(1)
-    return row_sums(features, [(c, c * mean), (h, g)])
+    return Statistics.observed(row_sums(rows, (c, c * mean), (h, g)), *mean.shape)
 
 
 def split_pseudo_sums(sums: Statistics) -> tuple[Statistics, Statistics]:
@@ -79,7 +80,7 @@ def condition_on_pseudo(observed: Statistics, asked: Statistics, tables: list[Te
     """q(B) given the sums over all rows, and the gradient with respect to them.
 
     With Sigma = (I + S)^-1 and m = Sigma R, for L latents:
-        dR = Sigma (G + m),  dS = -(Sigma (A Sigma + L/2 Sigma - L/2 I)) - (dR m' + m dR') / 2
+        dS = -Sigma (A Sigma + L/2 Sigma - L/2 I),  dR = Sigma (G + m)
 
     Args:
         observed: S and R of all rows.
@@ -89,51 +90,76 @@ def condition_on_pseudo(observed: Statistics, asked: Statistics, tables: list[Te
     Cost: O(H^3 + H^2 L + Q H^2), whatever N is.
     """
     L, known = observed.n_latents, float(asked.sums[3] / observed.sums[3])
-    full, wanted, times = assemble(observed, tables, sizes), assemble(asked, tables, sizes), 1.0 / known
-    cholesky = full.capacitance_cholesky()
-    Sigma = torch.cholesky_inverse(cholesky).T  # the same numbers, in the order of the other matrices
-    m = torch.cholesky_solve(full.R, cholesky)
-    logdet, trace = 2.0 * cholesky.diagonal().log().sum(), Sigma.diagonal().sum()
-    kl = 0.5 * (m.square().sum() + L * (trace - len(m) + logdet))
-    dR = Sigma @ torch.add(m, wanted.R, alpha=times)
-    inner = torch.addmm(Sigma, wanted.S, Sigma, beta=0.5 * L, alpha=times)
-    inner.diagonal().sub_(0.5 * L)
-    half = torch.addmm(Sigma @ inner, dR, m.T, beta=-0.5, alpha=-0.5)
-    return Conditioned(torch.cat([Sigma, half + half.T, m, dR], dim=1), L, kl, known != 1.0)
+    H, M = sum(m * t.shape[1] for m, t in zip(sizes, tables, strict=True)) if tables else sizes[0], sum(sizes)
+    sums = torch.cat([observed.outer, asked.outer / known], dim=2).unflatten(2, (2, -1))
+    grouped, tall = sums[..., :M], sums[..., M:].flatten(2)
+    (S, A), RG = widen(grouped, tall, tables, sizes)
+    R, G = RG.split(L, dim=1)
+    eye, squares = torch.eye(H, dtype=S.dtype, device=S.device), S.new_empty(2, H, H)
+    cholesky = torch.linalg.cholesky(S + eye)
+    root = torch.linalg.solve_triangular(cholesky, eye, upper=False)
+    Sigma = torch.mm(root.T, root, out=squares[1])
+    inner = torch.addmm(Sigma, A, Sigma, beta=-0.5 * L, alpha=-1.0)
+    inner.diagonal().add_(0.5 * L)
+    torch.mm(Sigma, inner, out=squares[0])
+    m = Sigma @ R
+    dR = Sigma @ (m + G)
+    twice_kl = torch.add(m.square().sum(), Sigma.diagonal().sum() - H, alpha=L)
+    kl = torch.add(0.5 * twice_kl, cholesky.diagonal().log().sum(), alpha=L)
+    widths = [table.shape[1] for table in tables]
+    of_squares, of_means = (
+        SquaresPerGroup(squares, sizes, widths),
+        TallPerGroup(torch.cat([dR, m], dim=1), sizes, widths),
+    )
+    by_tables: list[Tensor] = []
+    if tables:  # through f and s of all rows, and through the sums: what `pull_rows` says of x, summed per group
+        by_means = torch.baddbmm(tall, grouped[:, :, 0], of_means.at(tables).roll(L, dims=2), alpha=-1.0)
+        pulled = zip(of_squares.pull(grouped.flatten(2), tables), of_means.pull(by_means, tables), strict=True)
+        by_tables = [a + b for a, b in pulled]
+    return Conditioned(of_squares, of_means, kl, by_tables, known != 1.0)
 
 
-def posterior_at(given: Conditioned, V: Tensor) -> AtRows:
-    """f and s at feature rows, and what `pull_pseudo` needs there. Cost: O(n H (H + L))."""
-    H, L = V.shape[1], given.n_latents
-    P, D, f, b = (V @ given.columns).split([H, H, L, L], dim=1)
-    return AtRows(V, P, D, f, b, (P * V).sum(1, keepdim=True))
+def posterior_at(given: Conditioned, rows: GroupedRows, tables: list[Tensor]) -> AtRows:
+    """f and s at rows, and what `pull_pseudo` needs there. Cost: O(n M (M + L))."""
+    b, f = rows.times(given.means.at(tables)).chunk(2, dim=1)
+    products = rows.times(given.squares.at(tables)).unflatten(1, (2, -1))
+    sD, s = (products * rows.x.unsqueeze(1)).sum(2).split(1, dim=1)
+    D, P = products.unbind(1)
+    return AtRows(f, b, s, P, D, sD)
 
 
-def pull_pseudo(
-    given: Conditioned, at: AtRows, mean: Tensor, noise: Tensor, g: Tensor, h: Tensor, n: int
+def pull_rows(
+    given: Conditioned,
+    at: AtRows,
+    rows: GroupedRows,
+    tables: list[Tensor],
+    mean: Tensor,
+    noise: Tensor,
+    g: Tensor,
+    h: Tensor,
+    n: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients with respect to V, mean and noise of rows, whose f and s have the gradients g and h.
+    """Gradients with respect to x (n, M), mean (n, L) and noise (n,) of rows, whose f and s have the gradients g and h.
 
     With c = 1/d and r = mu - f, what f and s say directly, plus what q(B) passes on from all rows,
-        dV = g m' + 2 h P,    dV = c (2 D + mu dR') / n,  dmu = c b / n,  dd = -c^2 (V.D + f.b + r.b) / n
+        dx = m g + 2 h P,    dx = c (2 D + dR r - m b) / n,  dmu = c b / n,  dd = -c^2 (x.D + r.b) / n
     or, when that is known late, from all others, plus what a row does to its own f and s through q(B):
-        dV = c ((g.r - 2 h s) P - s g m'),  dmu = c s g,  dd = -c^2 s (g.r - h s)
+        dx = c ((g.r - 2 h s) P - s m g),  dmu = c s g,  dd = -c^2 s (g.r - h s)
     Late, f is behind mu as long as an encoder moves, wherever the others want it: r.b would have every row grow surer
     of itself, without end. It is left out then.
 
     Args:
-        given: q(B).  at: of `posterior_at`.  mean, noise: the rows' pseudo-observations (n, L), (n,).
-        g, h: gradients (n, L), (n, 1).  n: number that the gradients of `given`, of sums over rows, are divided by.
-    Cost: O(n H L).
+        given, rows, tables: as in `posterior_at`, and `at` what it said.
+        mean, noise: the rows' pseudo-observations (n, L), (n,).  g, h: gradients (n, L), (n, 1).
+        n: number that the gradients of `given`, of sums over rows, are divided by.
+    Cost: O(n M L).
     """
-    c = noise.reciprocal().unsqueeze(1)
+    c, r, hs = noise.reciprocal().unsqueeze(1), mean - at.f, h * at.s
     shared, own = c / n, c * float(given.late)
-    hs, dmu = h * at.s, (own * at.s) * g
-    excess = (g * (mean - at.f)).sum(1, keepdim=True) - hs
-    dV = torch.addcmul(2.0 * h, own, excess - hs) * at.P
-    dV.addcmul_(shared, at.D, value=2.0)
-    dV.addmm_(torch.cat([g - dmu, shared * mean], dim=1), given.columns[:, -2 * given.n_latents :].T)
-    pulled = at.f if given.late else mean
-    of_all = shared * ((at.V * at.D).sum(1, keepdim=True) + (pulled * at.b).sum(1, keepdim=True))
-    dd = -c * torch.addcmul(of_all, own * at.s, excess)
-    return dV, dmu.addcmul_(shared, at.b), dd.squeeze(1)
+    own_s, excess = own * at.s, (g * r).sum(1, keepdim=True) - hs
+    dmu = torch.addcmul(own_s * g, shared, at.b)
+    dx = rows.back(torch.cat([shared * r, g - dmu], dim=1), given.means.at(tables))
+    dx.addcmul_(torch.addcmul(2.0 * h, own, excess - hs), at.P).addcmul_(shared, at.D, value=2.0)
+    of_all = at.sD if given.late else at.sD + (r * at.b).sum(1, keepdim=True)
+    dd = -c * torch.addcmul(shared * of_all, own_s, excess)
+    return dx, dmu, dd.squeeze(1)

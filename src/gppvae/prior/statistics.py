@@ -11,13 +11,13 @@ per group q, so nothing wider than x is ever formed: cost O(N M (2M + L)) instea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gppvae.kernels.features import Features
+from gppvae.prior.groups import GroupedRows
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class Statistics:
     outer: Tensor
     sums: Tensor
     n_latents: int
+
+    @classmethod
+    def observed(cls, outer: Tensor, n_rows: int, n_latents: int) -> Statistics:
+        """Of rows of whose scalar sums only their number is asked."""
+        return cls(outer, outer.new_tensor([0.0, 0.0, 0.0, n_rows]), n_latents)
 
     def plus(self, other: Statistics, times: float = 1.0) -> Statistics:
         """These rows, and those of another set so many times."""
@@ -108,30 +113,17 @@ def statistics(features: Features, mean: Tensor, var: Tensor | None, noise: Tens
     """
     x, c = features.x, noise.reciprocal().reshape(-1, 1)  # (N, 1) or (1, 1)
     right = [x, mean] if var is None else [x, mean, (c * var.sum(1, keepdim=True)) * x]
-    outer = _outer(c * x, torch.cat(right, dim=1), _groups(features))
+    outer = GroupedRows(features).outer(c * torch.cat(right, dim=1))
     return Statistics(outer, _scalar_sums(mean, var, noise), mean.shape[1])
 
 
-def row_sums(features: Features, pairs: Sequence[tuple[Tensor, Tensor]]) -> Statistics:
-    """Sums of x [c x, y]' over these rows for each pair (c, y), side by side; t, u and e are left at zero.
+def row_sums(rows: GroupedRows, *pairs: tuple[Tensor, Tensor]) -> Tensor:
+    """Sums of x [c x, y]' over these rows for each pair (c, y), side by side, (Q, M, pairs * (M + L)).
 
     Args:
-        features: of the rows, x (N, M).  pairs: weights c, (N, 1) or (1, 1), and values y, (N, L).
+        rows: x (N, M).  pairs: weights c, (N, 1) or (1, 1), and values y, (N, L).
     """
-    x, (M, L) = features.x, (features.x.shape[1], pairs[0][1].shape[1])
-    right = x.new_empty(len(x), len(pairs), M + L)
-    for number, (c, y) in enumerate(pairs):
-        torch.mul(x, c, out=right[:, number, :M])
-        right[:, number, M:] = y
-    right = right.flatten(1)
-    sums = right.new_tensor([0.0, 0.0, 0.0, len(x)])
-    return Statistics(_outer(x, right, _groups(features)), sums, L)
-
-
-def posterior_statistics(features: Features, mean: Tensor, noise: Tensor) -> Statistics:
-    """Of the sums over these rows, those that q(B) is conditioned on: S and R."""
-    c = noise.reciprocal().reshape(-1, 1)
-    return row_sums(features, [(c, c * mean)])
+    return rows.outer(torch.cat([part for c, y in pairs for part in (rows.x * c, y)], dim=1))
 
 
 def pull_rows(
@@ -149,12 +141,12 @@ def pull_rows(
         features, mean, var, noise: of the rows, as for `statistics`.
     Cost: O(N M (2M + L)).
     """
-    (t, u, e, _), c, groups = pull.sums, noise.reciprocal().reshape(-1, 1), _groups(features)
+    (t, u, e, _), c, rows = pull.sums, noise.reciprocal().reshape(-1, 1), GroupedRows(features)
     x, M, L = features.x, features.x.shape[1], mean.shape[1]
-    product = _times(c * x, pull.outer, groups)
+    product = c * rows.times(pull.outer)
     a, b = product[:, :M], product[:, M : M + L]
     dmu = torch.addcmul(b, mean, (2.0 * t) * c)
-    dx = _times(c * mean, pull.outer[:, :, M : M + L].transpose(1, 2), groups).add_(a, alpha=2.0)
+    dx = rows.back(c * mean, pull.outer[:, :, M : M + L]).add_(a, alpha=2.0)
     by_c, ds2 = (x * a).sum(1, keepdim=True) + (torch.add(b, dmu).mul_(0.5) * mean).sum(1, keepdim=True), None
     if var is not None:
         o, cs = product[:, M + L :], c * var.sum(1, keepdim=True)
@@ -163,38 +155,6 @@ def pull_rows(
         by_c, ds2 = torch.addcmul(by_c, cs, 2.0 * ox + u), (c * (ox + u)).expand_as(mean)
     dd = (c * (e - by_c)).squeeze(1)
     return dx, dmu, ds2, dd if noise.ndim else dd.sum()
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Rows in the order of their groups, and how many each group has; no order when there is one group."""
-
-    order: Tensor | None
-    counts: list[int]
-
-
-def _groups(features: Features) -> Groups:
-    if features.n_groups == 1:
-        return Groups(None, [len(features.group)])
-    counts = torch.bincount(features.group, minlength=features.n_groups).tolist()
-    return Groups(torch.argsort(features.group), counts)
-
-
-def _outer(left: Tensor, right: Tensor, groups: Groups) -> Tensor:
-    """Per group the sum of left_n right_n', (Q, A, B)."""
-    if groups.order is None:
-        return (left.T @ right).unsqueeze(0)
-    left, right = left[groups.order].split(groups.counts), right[groups.order].split(groups.counts)
-    return torch.stack([x.T @ r for x, r in zip(left, right, strict=True)])
-
-
-def _times(rows: Tensor, matrices: Tensor, groups: Groups) -> Tensor:
-    """Every row times its group's matrix: (N, A), (Q, A, B) -> (N, B)."""
-    if groups.order is None:
-        return rows @ matrices[0]
-    parts = rows[groups.order].split(groups.counts)
-    product = torch.cat([part @ matrix for part, matrix in zip(parts, matrices, strict=True)])
-    return torch.empty_like(product).index_copy_(0, groups.order, product)
 
 
 def _scalar_sums(mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:

@@ -157,3 +157,9 @@ def plan(
         rates = networks | {"prior": lr, "noise": lr}
         phases.append(Phase("joint", inference, epochs, rates, joint_decay(inference)))
     return [phase for phase in phases if phase.epochs > 0]
+
+
+def batches_between(phases: list[Phase], n_rows: int, batch_size: int) -> int:
+    """After how many batches some phase conditions q(B) again."""
+    n_batches = -(-n_rows // batch_size)
+    return min(INFERENCES[phase.inference].batches_between(n_batches) for phase in phases)
