@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.nets.build import NETWORKS, build_networks, check_networks
-from gppvae.nets.conv import ConvDecoder, ConvEncoder, in_channels_last
+from gppvae.nets.conv import ConvDecoder, ConvEncoder, UpsampledConv2d, in_channels_last
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
 
 L = 16
@@ -28,7 +28,7 @@ def grids(decoder: ConvDecoder) -> list[int]:
     heights: list[int] = [decoder.grid[1]]
     x = torch.zeros(1, *decoder.grid)
     for layer in decoder.convolutions:
-        if isinstance(layer, nn.Upsample) and x.shape[2] != heights[-1]:
+        if isinstance(layer, (nn.Upsample, UpsampledConv2d)) and x.shape[2] != heights[-1]:
             heights.append(x.shape[2])
         x = layer(x)
     return [*heights, x.shape[2]]
@@ -186,3 +186,19 @@ def test_maps_stay_in_one_order_of_memory(channels: int) -> None:
     weight, bias = encoder.convolutions[0].weight.detach().contiguous(), encoder.convolutions[0].bias
     want = torch.nn.functional.conv2d(y, weight, bias, stride=2, padding=1)
     torch.testing.assert_close(maps, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [(8, 1), (3, 5)])
+def test_upsampling_and_convolution_in_one(channels: tuple[int, int]) -> None:
+    """Values and gradients are those of one after the other, borders too."""
+    torch.manual_seed(0)
+    layer, x = UpsampledConv2d(*channels).double(), torch.randn(2, channels[0], 5, 3, dtype=torch.float64)
+    plain = nn.Sequential(nn.Upsample(scale_factor=2, mode="nearest"), nn.Conv2d(*channels, 3, padding=1)).double()
+    plain[1].load_state_dict(layer.state_dict())
+    found = []
+    for module in (layer, plain):
+        y = module(x.requires_grad_())
+        assert y.shape == (2, channels[1], 10, 6)
+        found.append([y, *torch.autograd.grad(y.sin().sum(), [x, *module.parameters()])])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)

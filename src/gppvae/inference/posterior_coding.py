@@ -31,7 +31,7 @@ from gppvae.prior.pseudo import (
 from gppvae.prior.statistics import Statistics
 
 STALE = 2  # batches that see the same q(B)
-FORGOTTEN = 0.5  # weight of what rows asked for, each time that q(B) is conditioned again
+FORGOTTEN = 0.3  # weight of what rows asked for, each time that q(B) is conditioned again
 
 
 class PosteriorCoding(RunningInference[Conditioned]):

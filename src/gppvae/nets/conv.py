@@ -48,6 +48,32 @@ def scale_for_depth(layers: nn.Sequential) -> None:
                 nn.init.zeros_(layer.bias)
 
 
+class UpsampledConv2d(nn.Conv2d):
+    """Nearest up-sampling by 2 and a 3x3 convolution of the larger maps, in one.
+
+    Of the four pixels that one becomes, each sees the neighbours of the small map through sums of the nine weights, so
+    a convolution of the small map with four times as many outputs says the same. Where outputs are few it takes a
+    third of the time.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int) -> None:
+        super().__init__(channels_in, channels_out, 3, padding=1)
+        seen = torch.zeros(2, 3, 3)  # whether a pixel (first, second) sees through a weight this neighbour (-1, 0, 1)
+        for pixel in range(2):
+            for weight in range(3):
+                seen[pixel, (pixel + weight - 1) // 2 + 1, weight] = 1.0
+        sums = torch.einsum("api,bqj->ijabpq", seen, seen).reshape(9, 36)
+        self.sums: Tensor
+        self.register_buffer("sums", sums, persistent=False)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        n_out, n_in = self.weight.shape[:2]
+        weight = (self.weight.reshape(-1, 9) @ self.sums).view(n_out, n_in, 4, 3, 3).transpose(1, 2).flatten(0, 1)
+        bias = None if self.bias is None else self.bias.repeat_interleave(4)
+        weight = weight.contiguous(memory_format=torch.channels_last)
+        return nn.functional.pixel_shuffle(nn.functional.conv2d(maps, weight, bias, padding=1), 2)
+
+
 class ConvEncoder(nn.Module):
     """Image to the mean and log-variance of q(z): each stage ends in a convolution of stride 2.
 
@@ -120,8 +146,12 @@ class ConvDecoder(nn.Module):
             for number in range(convs_per_stage):
                 last = stage == stages - 1 and number == convs_per_stage - 1
                 width_out = shape[0] if last else widths[min(stage + 1, stages - 1)]
-                padding = 0 if stage == trimmed and number == 0 else 1
-                layers.append(nn.Conv2d(previous, width_out, 3, padding=padding))
+                if last and number == 0 and stage not in (0, trimmed):
+                    layers[-1] = nn.Identity()  # saved models count layers
+                    layers.append(UpsampledConv2d(previous, width_out))
+                else:
+                    padding = 0 if stage == trimmed and number == 0 else 1
+                    layers.append(nn.Conv2d(previous, width_out, 3, padding=padding))
                 previous = width_out
                 if not last:
                     layers.append(nn.ELU())

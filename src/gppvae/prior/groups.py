@@ -62,12 +62,18 @@ class GroupedRows:
         counts = torch.bincount(self.group, minlength=self.n_groups).tolist()
         return torch.argsort(self.group), counts
 
-    @functools.cached_property
+    @property
     def _numbers(self) -> Tensor:
-        return torch.arange(len(self.x), device=self.group.device)
+        return _up_to(len(self.x), self.group.device)
 
     @functools.cached_property
     def _spread(self) -> Tensor:
         """(N, Q M)."""
         empty = self.x.new_zeros(len(self.x), self.n_groups, self.x.shape[1])
         return empty.index_put_((self._numbers, self.group), self.x).flatten(1)
+
+
+@functools.lru_cache(maxsize=8)
+def _up_to(n: int, device: torch.device) -> Tensor:
+    """0 to n - 1; batches of a training have one or two sizes."""
+    return torch.arange(n, device=device)

@@ -69,10 +69,8 @@ def pseudo_sums(rows: GroupedRows, mean: Tensor, noise: Tensor, g: Tensor, h: Te
 def split_pseudo_sums(sums: Statistics) -> tuple[Statistics, Statistics]:
     """What q(B) is conditioned on (S, R), and what the rows ask for (A, G)."""
     width = sums.outer.shape[1] + sums.n_latents
-    observed, asked = (
-        Statistics(part.contiguous(), sums.sums, sums.n_latents) for part in sums.outer.split(width, dim=2)
-    )
-    return observed, asked
+    SR, AG = sums.outer.split(width, dim=2)
+    return Statistics(SR, sums.sums, sums.n_latents), Statistics(AG, sums.sums.clone(), sums.n_latents)
 
 
 @torch.no_grad()
