@@ -83,9 +83,9 @@ class Inference(nn.Module):
         raise NotImplementedError
 
     @classmethod
-    def batches_between(cls, n_batches: int) -> int:
-        """Batches until q(B) is conditioned again, of an epoch with so many."""
-        return n_batches
+    def batches_between(cls, n_batches: int) -> int | None:
+        """Batches until q(B) is conditioned again, of an epoch with so many; None when that is no matter of batches."""
+        return None
 
     def weights(self, epoch: Epoch) -> WeightPosterior | None:
         """q(B) for predictions; None when the model has no GP."""

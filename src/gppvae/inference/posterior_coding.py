@@ -92,27 +92,27 @@ class PosteriorCoding(RunningInference[Conditioned]):
 
     def batch_loss(self, batch: Batch, given: Conditioned, epoch: Epoch) -> tuple[LossTerms, Statistics]:
         """First the decoder's part, which tells the gradients at f; from them the encoder's and the kernel's."""
-        model, n = self.model, batch.total
-        features, mean, _, noise = self._pseudo_observations(batch)
-        eta, tables, rows = self._latent_noise(batch), features.tables, GroupedRows(features)
+        model, n, share = self.model, batch.total, batch.share / epoch.n_rows
+        features, eta, penalty = model.features(batch.rows), self._latent_noise(batch), model.kernel.neg_log_prior()
+        rows, tables = GroupedRows(features), features.tables
         with torch.no_grad():
             at = posterior_at(given, rows, tables)
             var = at.s + eta
             z = draw_latents(at.f, var, batch).requires_grad_()
         recon = recon_nll(model.autoencoder, batch, z)
         (recon / n).backward()
-        penalty = model.kernel.neg_log_prior()
+        mean, noise = self._encoded(batch)
         with torch.no_grad():
             assert z.grad is not None
             g, h = self._gradients_at(at.f, var, z, z.grad)
-            part = pseudo_sums(rows, mean, noise, g * n, h * n)
             by_rows = pull_rows(given, at, rows, tables, mean, noise, g, h, n)
             by_eta = h if len(eta) == len(h) else h.sum(0, keepdim=True)
-            share = batch.share / epoch.n_rows
             by_tables = [by * share for by in given.by_tables]
             by_penalty = torch.full_like(penalty, share)
         of_rows = zip((features.x, mean, noise), by_rows, strict=True)
         back_propagate(*of_rows, *zip(tables, by_tables, strict=True), (eta, by_eta), (penalty, by_penalty))
+        with torch.no_grad():
+            part = pseudo_sums(rows, mean, noise, g * n, h * n)
         return LossTerms.without_encoder(recon, given.kl, penalty, len(batch) / epoch.n_rows, n), part
 
     def _gradients_at(self, f: Tensor, var: Tensor, z: Tensor, by_z: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,12 +125,17 @@ class PosteriorCoding(RunningInference[Conditioned]):
         return condition(assemble(sum_statistics(epoch, self._pseudo_observations), *self.model.tables(epoch.rows)))
 
     def _pseudo_observations(self, batch: Batch) -> GPArguments:
+        mean, noise = self._encoded(batch)
+        return self.model.features(batch.rows), mean, None, noise
+
+    def _encoded(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Pseudo-observations (n, L) and their noise (n,)."""
         model, kernel = self.model, self.model.kernel
         mean, logvar = model.autoencoder.encode_log(batch.y)
         noise = model.to_gp(logvar.mean(1)).exp()
         if not kernel.carries_training_variance:
             noise = noise + kernel.residual(batch.rows)
-        return model.features(batch.rows), model.to_gp(mean), None, noise
+        return model.to_gp(mean), noise
 
     def _latent_noise(self, batch: Batch) -> Tensor:
         """Variance of eta, (n, 1) or (1, 1)."""

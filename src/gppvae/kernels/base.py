@@ -20,6 +20,7 @@ from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.features import SMALL_PRODUCT, Features, rowwise_outer
 
 MAX_DENSE_ROWS = 4096
+PULLED_TABLES = 8  # small products that gradients of tables take as long as
 
 
 @dataclass(frozen=True)
@@ -168,19 +169,23 @@ class Kernel(nn.Module):
         """The coded column that makes the Gram matrix cheapest, or None when splitting does not pay.
 
         Cost of the Gram matrix of N rows: N H^2 dense; when a column of Q levels is split off N M^2, and Q H^2 each
-        time that the sums are widened. It also means Q small products per batch, or one that is Q times as large.
+        time that the sums are widened. It also means Q small products per batch, or one that is Q times as large, and
+        some more where every batch has gradients of tables.
 
         Args:
             rows: all of them.  batch_rows: how many are summed at a time; all when None.
-            batches_between: how many batches later the sums are widened again; all when None.
+            batches_between: how many batches later the sums are widened again, and every batch steps; None when
+                all batches together make one step.
         """
         n, best, best_cost = len(rows), None, float(len(rows)) * self.rank**2
         batches = -(-n // (batch_rows or n))
         widened = batches / (batches_between or batches)
+        stepping = batches * PULLED_TABLES * SMALL_PRODUCT if batches_between else 0.0
         for key, column in rows.columns.items():
             q = column.values.shape[0]
             m = sum(self.widths(key))
-            cost = float(n) * m**2 + q * (widened * self.rank**2 + batches * min(SMALL_PRODUCT, n / batches * m**2))
+            products = batches * min(SMALL_PRODUCT, n / batches * m**2)
+            cost = float(n) * m**2 + q * (widened * self.rank**2 + products) + stepping
             if cost < best_cost and q * m**2 <= 2**26:
                 best, best_cost = key, cost
         return best

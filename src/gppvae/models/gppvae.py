@@ -38,7 +38,7 @@ class GPPriorVAE(nn.Module):
 
         Args:
             rows: all of them.  batch_rows: how many are seen at a time.
-            batches_between: how many batches later q(B) is conditioned again; all when None.
+            batches_between: how many batches later q(B) is conditioned again; None when once per epoch.
         """
         kernel = self.kernel
         self.split = kernel.best_split(rows, batch_rows, batches_between)

@@ -159,7 +159,7 @@ def plan(
     return [phase for phase in phases if phase.epochs > 0]
 
 
-def batches_between(phases: list[Phase], n_rows: int, batch_size: int) -> int:
-    """After how many batches some phase conditions q(B) again."""
-    n_batches = -(-n_rows // batch_size)
-    return min(INFERENCES[phase.inference].batches_between(n_batches) for phase in phases)
+def batches_between(phases: list[Phase], n_rows: int, batch_size: int) -> int | None:
+    """After how many batches some phase conditions q(B) again; None when all do that once per epoch."""
+    found = [INFERENCES[phase.inference].batches_between(-(-n_rows // batch_size)) for phase in phases]
+    return min((between for between in found if between is not None), default=None)
