@@ -16,7 +16,7 @@ from gppvae.inference.base import (
     sum_statistics,
 )
 from gppvae.inference.running import RunningInference
-from gppvae.prior.bound import Held, pull_row_nll, row_nll
+from gppvae.prior.bound import Held, pull_row_nll, row_nll, sums_and_tables
 from gppvae.prior.groups import GroupedRows
 from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import WeightPosterior, condition
@@ -46,20 +46,17 @@ class Minibatch(RunningInference[Held]):
         return Held.of(condition(assemble(totals, tables, sizes)), tables, sizes)
 
     def batch_loss(self, batch: Batch, given: Held, epoch: Epoch) -> tuple[LossTerms, Statistics]:
-        model, n, n_rows = self.model, batch.total, epoch.n_rows
+        model, n, share = self.model, batch.total, batch.share / epoch.n_rows
+        features, noise = model.features(batch.rows), model.noise(batch.rows)
+        rows, tables, penalty = GroupedRows(features), features.tables, model.kernel.neg_log_prior()
         mean, var = model.autoencoder.encode(batch.y)
         recon = recon_nll(model.autoencoder, batch, reparametrise(mean, var, batch))
-        entropy = neg_entropy(var)
-        features, mean64, var64, noise = gp_arguments(model, batch, mean, var)
-        assert var64 is not None
-        penalty = model.kernel.neg_log_prior()
-        rows, tables = GroupedRows(features), features.tables
+        entropy, mean64, var64 = neg_entropy(var), model.to_gp(mean), model.to_gp(var)
         at = row_nll(given, rows, tables, mean64, var64, noise)
-        by = pull_row_nll(given, at, rows, tables, mean64, noise, 1.0 / n)
-        by_penalty = torch.full_like(penalty, batch.share / n_rows)
-        of_rows = (features.x, by.x), (mean64, by.mean), (var64, by.var), (noise, by.noise)
-        of_kernel = *zip(tables, by.tables, strict=True), (penalty, by_penalty)
-        back_propagate(((recon + entropy) / n, None), *of_rows, *of_kernel)
-        share = len(batch) / n_rows
-        gp = at.value.sum() + given.kl * share
-        return LossTerms(recon.detach(), gp, entropy.detach(), penalty.detach() * share, n=n), by.observed
+        by_rows = pull_row_nll(given, at, rows, tables, noise, 1.0 / n)
+        of_rows = zip((features.x, mean64, var64, noise), by_rows, strict=True)
+        back_propagate(((recon + entropy) / n, None), *of_rows, (penalty, torch.full_like(penalty, share)))
+        part, by_tables = sums_and_tables(given, rows, tables, mean64, noise, by_rows[1], 1.0 / n)
+        back_propagate(*zip(tables, by_tables, strict=True))
+        gp = at.value.sum() + given.kl * (len(batch) / epoch.n_rows)
+        return LossTerms(recon.detach(), gp, entropy.detach(), penalty.detach() * (share * n), n=n), part

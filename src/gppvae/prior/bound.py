@@ -68,44 +68,42 @@ def row_nll(given: Held, rows: GroupedRows, tables: list[Tensor], mean: Tensor, 
     return RowNLL(value.squeeze(1), r, P, quad)
 
 
-@dataclass(frozen=True)
-class Pulled:
-    """Gradients of the bound with respect to x, mean, var, noise and tables, and the sums S and R of the rows."""
-
-    x: Tensor
-    mean: Tensor
-    var: Tensor
-    noise: Tensor
-    tables: list[Tensor]
-    observed: Statistics
-
-
 @torch.no_grad()
 def pull_row_nll(
-    given: Held, at: RowNLL, rows: GroupedRows, tables: list[Tensor], mean: Tensor, noise: Tensor, share: float
-) -> Pulled:
-    """Gradients of `share` times the sum of the bound over rows, and what q(B) is conditioned on.
+    given: Held, at: RowNLL, rows: GroupedRows, tables: list[Tensor], noise: Tensor, share: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `share` times the sum of the bound over rows with respect to x, mean, var and noise.
 
     With r = mu - f and q the quadratic terms of a row:
         dmu = r / d,  ds2 = 1 / (2 d),  dx = (sum_l Sigma_l x - m r) / d,  dd = (L - q / d) / (2 d)
 
     Args:
-        given, rows, tables, mean, noise: as in `row_nll`, and `at` what it said.
-    Cost: O(N M (M + L)).
+        given, rows, tables, noise: as in `row_nll`, and `at` what it said.
+    Cost: O(N M L).
     """
-    (n, L), M, d = mean.shape, rows.x.shape[1], noise.reshape(-1, 1)
-    c = d.reciprocal().expand(n, 1)
-    by_f = (-share * c) * at.r
-    dx = rows.back(by_f, given.mean.at(tables)).addcmul_(c, at.P, value=share)
-    dd = (0.5 * share) * c * (L - at.quad / d)
-    sums = row_sums(rows, (c, c * mean), ((0.5 * share) * c, by_f))
-    observed, by_covariance, by_mean = sums.split([M + L, M, L], dim=2)
-    by_tables = zip(given.covariance.pull(by_covariance, tables), given.mean.pull(by_mean, tables), strict=True)
-    return Pulled(
-        dx,
-        -by_f,
-        ((0.5 * share) * c).expand(n, L),
-        dd.squeeze(1) if noise.ndim else dd.sum(),
-        [a + b for a, b in by_tables],
-        Statistics.observed(observed.contiguous(), n, L),
-    )
+    (n, L), c = at.r.shape, noise.reciprocal().reshape(-1, 1)
+    weight = (share * c).expand(n, 1)
+    dmu, ds2 = weight * at.r, 0.5 * weight
+    dx = torch.addcmul(rows.back(dmu, given.mean.at(tables)).neg_(), weight, at.P)
+    dd = torch.addcmul(L * ds2, ds2, c * at.quad, value=-1.0)
+    return dx, dmu, ds2.expand(n, L), dd.squeeze(1) if noise.ndim else dd.sum()
+
+
+@torch.no_grad()
+def sums_and_tables(
+    given: Held, rows: GroupedRows, tables: list[Tensor], mean: Tensor, noise: Tensor, by_mean: Tensor, share: float
+) -> tuple[Statistics, list[Tensor]]:
+    """S and R of these rows, which q(B) is conditioned on, and the gradients of the bound with respect to the tables.
+
+    Args:
+        given, rows, tables, mean, noise: as in `row_nll`.  by_mean: gradient of `pull_row_nll` with this `share`.
+    Cost: O(N M (M + L)), and O(Q H^2) where there are tables.
+    """
+    (n, L), M, c = mean.shape, rows.x.shape[1], noise.reciprocal().reshape(-1, 1)
+    observed = (c, c * mean)
+    if not tables:
+        return Statistics.observed(row_sums(rows, observed), n, L), []
+    sums = row_sums(rows, observed, ((0.5 * share) * c, -by_mean))
+    observed_sums, by_covariance, by_means = sums.split([M + L, M, L], dim=2)
+    by_tables = zip(given.covariance.pull(by_covariance, tables), given.mean.pull(by_means, tables), strict=True)
+    return Statistics.observed(observed_sums, n, L), [a + b for a, b in by_tables]

@@ -11,6 +11,7 @@ per group q, so nothing wider than x is ever formed: cost O(N M (2M + L)) instea
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +40,11 @@ class Statistics:
     def observed(cls, outer: Tensor, n_rows: int, n_latents: int) -> Statistics:
         """Of rows of whose scalar sums only their number is asked."""
         return cls(outer, outer.new_tensor([0.0, 0.0, 0.0, n_rows]), n_latents)
+
+    @functools.cached_property
+    def scalars(self) -> list[float]:
+        """The four numbers of `sums`, read once."""
+        return self.sums.tolist()
 
     def plus(self, other: Statistics, times: float = 1.0) -> Statistics:
         """These rows, and those of another set so many times."""
@@ -141,7 +147,7 @@ def pull_rows(
         features, mean, var, noise: of the rows, as for `statistics`.
     Cost: O(N M (2M + L)).
     """
-    (t, u, e, _), c, rows = pull.sums, noise.reciprocal().reshape(-1, 1), GroupedRows(features)
+    (t, u, e, _), c, rows = pull.scalars, noise.reciprocal().reshape(-1, 1), GroupedRows(features)
     x, M, L = features.x, features.x.shape[1], mean.shape[1]
     product = c * rows.times(pull.outer)
     a, b = product[:, :M], product[:, M : M + L]
@@ -159,9 +165,11 @@ def pull_rows(
 
 def _scalar_sums(mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
     """t, u, e and N."""
-    n = mean.shape[0]
-    d = noise.expand(n)
-    c = 1.0 / d
-    t, e = (c * mean.square().sum(1)).sum(), d.log().sum()
-    u = torch.zeros_like(t) if var is None else (c * var.sum(1)).sum()
-    return torch.stack([t, u, e, torch.as_tensor(float(n), dtype=mean.dtype, device=mean.device)])
+
+    def weighted(values: Tensor) -> Tensor:
+        return (values.sum(1) / noise).sum() if noise.ndim else values.sum() / noise
+
+    n, t = len(mean), weighted(mean.square())
+    u = torch.zeros_like(t) if var is None else weighted(var)
+    e = noise.log().sum() if noise.ndim else n * noise.log()
+    return torch.stack([t, u, e, torch.full_like(t, n)])
