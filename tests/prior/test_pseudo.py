@@ -10,7 +10,7 @@ from torch import Tensor
 import oracles
 from gppvae.kernels.features import Features
 from gppvae.prior.groups import GroupedRows
-from gppvae.prior.pseudo import Conditioned, condition_on_pseudo, posterior_at, pseudo_sums, pull_rows
+from gppvae.prior.pseudo import Conditioned, condition_on_pseudo, posterior_at, pseudo_sums, pull_pseudo
 from gppvae.prior.pseudo import split_pseudo_sums as split
 from gppvae.prior.statistics import Statistics
 from prior.problems import ALPHAS, SIZES, Problem, problem, split_features, tensor
@@ -96,7 +96,7 @@ def test_gradients_of_rows(size: str, late: bool, rng: np.random.Generator) -> N
     rows = GroupedRows(features)
     with torch.no_grad():
         at = posterior_at(conditioned, rows, start.tables)
-        got = pull_rows(conditioned, at, rows, start.tables, mean, noise, g, h, 3)
+        got = pull_pseudo(conditioned, at, rows, start.tables, mean, noise, g, h, 3)
     for found, expected in zip(got, want, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-8)
 

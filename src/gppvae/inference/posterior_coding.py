@@ -25,7 +25,7 @@ from gppvae.prior.pseudo import (
     condition_on_pseudo,
     posterior_at,
     pseudo_sums,
-    pull_rows,
+    pull_pseudo,
     split_pseudo_sums,
 )
 from gppvae.prior.statistics import Statistics
@@ -105,7 +105,7 @@ class PosteriorCoding(RunningInference[Conditioned]):
         with torch.no_grad():
             assert z.grad is not None
             g, h = self._gradients_at(at.f, var, z, z.grad)
-            by_rows = pull_rows(given, at, rows, tables, mean, noise, g, h, n)
+            by_rows = pull_pseudo(given, at, rows, tables, mean, noise, g, h, n)
             by_eta = h if len(eta) == len(h) else h.sum(0, keepdim=True)
             by_tables = [by * share for by in given.by_tables]
             by_penalty = torch.full_like(penalty, share)

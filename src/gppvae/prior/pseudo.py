@@ -88,11 +88,10 @@ def condition_on_pseudo(observed: Statistics, asked: Statistics, tables: list[Te
     Cost: O(H^3 + H^2 L + Q H^2), whatever N is.
     """
     L, known = observed.n_latents, float(asked.sums[3] / observed.sums[3])
-    H, M = sum(m * t.shape[1] for m, t in zip(sizes, tables, strict=True)) if tables else sizes[0], sum(sizes)
     sums = torch.cat([observed.outer, asked.outer / known], dim=2).unflatten(2, (2, -1))
-    grouped, tall = sums[..., :M], sums[..., M:].flatten(2)
+    grouped, tall = sums[..., :-L], sums[..., -L:].flatten(2)
     (S, A), RG = widen(grouped, tall, tables, sizes)
-    R, G = RG.split(L, dim=1)
+    H, (R, G) = len(S), RG.split(L, dim=1)
     eye, squares = torch.eye(H, dtype=S.dtype, device=S.device), S.new_empty(2, H, H)
     cholesky = torch.linalg.cholesky(S + eye)
     root = torch.linalg.solve_triangular(cholesky, eye, upper=False)
@@ -105,12 +104,10 @@ def condition_on_pseudo(observed: Statistics, asked: Statistics, tables: list[Te
     twice_kl = torch.add(m.square().sum(), Sigma.diagonal().sum() - H, alpha=L)
     kl = torch.add(0.5 * twice_kl, cholesky.diagonal().log().sum(), alpha=L)
     widths = [table.shape[1] for table in tables]
-    of_squares, of_means = (
-        SquaresPerGroup(squares, sizes, widths),
-        TallPerGroup(torch.cat([dR, m], dim=1), sizes, widths),
-    )
+    of_squares = SquaresPerGroup(squares, sizes, widths)
+    of_means = TallPerGroup(torch.cat([dR, m], dim=1), sizes, widths)
     by_tables: list[Tensor] = []
-    if tables:  # through f and s of all rows, and through the sums: what `pull_rows` says of x, summed per group
+    if tables:  # through f and s of all rows, and through the sums: what `pull_pseudo` says of x, summed per group
         by_means = torch.baddbmm(tall, grouped[:, :, 0], of_means.at(tables).roll(L, dims=2), alpha=-1.0)
         pulled = zip(of_squares.pull(grouped.flatten(2), tables), of_means.pull(by_means, tables), strict=True)
         by_tables = [a + b for a, b in pulled]
@@ -126,7 +123,7 @@ def posterior_at(given: Conditioned, rows: GroupedRows, tables: list[Tensor]) ->
     return AtRows(f, b, s, P, D, sD)
 
 
-def pull_rows(
+def pull_pseudo(
     given: Conditioned,
     at: AtRows,
     rows: GroupedRows,
