@@ -23,7 +23,7 @@ from gppvae.training.average import RunningAverage
 from gppvae.training.checkpoint import read_tensors, under
 from gppvae.training.folder import RunFolder
 from gppvae.training.loop import MAX_BAD_STEPS, Settings, Trainer, TrainingError
-from gppvae.training.phases import Phase, plan
+from gppvae.training.phases import Phase, batches_between, plan
 from tiny import KERNEL, spots
 
 LATENTS, BATCH = 3, 16
@@ -367,3 +367,11 @@ def test_a_phase_with_an_average_ends_on_it() -> None:
     handle.remove()
     assert steps == 15
     np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("inference", "between"), [("exact", None), ("global", None), ("minibatch", 4), ("posterior", 2)]
+)
+def test_how_soon_weights_are_conditioned_again(inference: str, between: int | None) -> None:
+    """Of 32 batches; phases that do it once per epoch, or not at all, have no say."""
+    assert batches_between(plan(inference=inference), 4050, 128) == between

@@ -52,8 +52,7 @@ class UpsampledConv2d(nn.Conv2d):
     """Nearest up-sampling by 2 and a 3x3 convolution of the larger maps, in one.
 
     Of the four pixels that one becomes, each sees the neighbours of the small map through sums of the nine weights, so
-    a convolution of the small map with four times as many outputs says the same. Where outputs are few it takes a
-    third of the time.
+    a convolution of the small map with four times as many outputs says the same: sooner, where outputs are few.
     """
 
     def __init__(self, channels_in: int, channels_out: int) -> None:

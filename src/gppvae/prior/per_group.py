@@ -12,6 +12,8 @@ import abc
 import torch
 from torch import Tensor
 
+from gppvae.kernels.features import rowwise_outer
+
 
 def widen(squares: Tensor, tall: Tensor, tables: list[Tensor], sizes: list[int]) -> tuple[Tensor, Tensor]:
     """K grouped sums of squares (Q, M, K, M) and others (Q, M, T), over all features: (K, H, H) and (H, T).
@@ -25,7 +27,7 @@ def widen(squares: Tensor, tall: Tensor, tables: list[Tensor], sizes: list[int])
     for of_row, left in zip(squares.permute(2, 1, 3, 0).split(sizes, 1), tables, strict=True):
         blocks = []
         for block, right in zip(of_row.split(sizes, 2), tables, strict=True):
-            wide = block.reshape(-1, len(left)) @ _products(left, right)
+            wide = block.reshape(-1, len(left)) @ rowwise_outer(left, right)
             shape = *block.shape[:3], left.shape[1], right.shape[1]
             blocks.append(wide.view(shape).transpose(2, 3).flatten(3, 4).flatten(1, 2))
         rows.append(_joined(blocks, 2))
@@ -75,7 +77,9 @@ class SquaresPerGroup(PerGroup):
         super().__init__(sizes, widths)
         self.stacked = stacked
         self._pairs: list[list[Tensor]] = []  # of two blocks, (K M_i M_j, R_i R_j)
-        for (m, r), of_row in zip(self.shapes, stacked.split(self.spans or stacked.shape[1], 1), strict=False):
+        if not widths:
+            return
+        for (m, r), of_row in zip(self.shapes, stacked.split(self.spans, 1), strict=True):
             blocks = zip(self.shapes, of_row.split(self.spans, 2), strict=True)
             apart = [(block.unflatten(2, shape).unflatten(1, (m, r)), r * shape[1]) for shape, block in blocks]
             self._pairs.append([block.transpose(2, 3).reshape(-1, width) for block, width in apart])
@@ -86,7 +90,7 @@ class SquaresPerGroup(PerGroup):
         rows = []
         for left, m, pairs in zip(tables, self.sizes, self._pairs, strict=True):
             blocks = [
-                (_products(left, right) @ pair.T).view(len(left), len(self.stacked), m, -1)
+                (rowwise_outer(left, right) @ pair.T).view(len(left), len(self.stacked), m, -1)
                 for right, pair in zip(tables, pairs, strict=True)
             ]
             rows.append(_joined(blocks, 3).transpose(1, 2).flatten(2))
@@ -113,7 +117,7 @@ class TallPerGroup(PerGroup):
     def __init__(self, tall: Tensor, sizes: list[int], widths: list[int]) -> None:
         super().__init__(sizes, widths)
         self.tall = tall
-        parts = zip(self.shapes, tall.split(self.spans or len(tall)), strict=False)
+        parts = zip(self.shapes, tall.split(self.spans), strict=True) if widths else ()
         self._blocks = [part.view(m, r, -1).transpose(0, 1).reshape(r, -1) for (m, r), part in parts]
 
     def _made(self, tables: list[Tensor]) -> Tensor:
@@ -127,11 +131,6 @@ class TallPerGroup(PerGroup):
         if not tables:
             return []
         return [part.flatten(1) @ block.T for part, block in zip(by.split(self.sizes, 1), self._blocks, strict=True)]
-
-
-def _products(left: Tensor, right: Tensor) -> Tensor:
-    """Row q is left_q (x) right_q, (Q, R_i R_j)."""
-    return (left.unsqueeze(2) * right.unsqueeze(1)).flatten(1)
 
 
 def _joined(parts: list[Tensor], dim: int) -> Tensor:
