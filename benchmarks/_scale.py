@@ -22,7 +22,7 @@ from gppvae import GPPVAE, Phase
 from gppvae.data import arrays
 from gppvae.data.table import Rows, Table
 from gppvae.inference.base import back_propagate, known_of_rows
-from gppvae.inference.running import REFRESHES_PER_EPOCH
+from gppvae.inference.minibatch import REFRESHES_PER_EPOCH
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
 from gppvae.prior.lowrank import gp_nll

@@ -9,11 +9,14 @@ from torch import Tensor, nn
 
 from gppvae.data.table import Rows, Table
 from gppvae.data.world import ALONE, World
+from gppvae.inference.base import LossTerms
+from gppvae.inference.running import Given, RunningInference, Slow
 from gppvae.kernels import RBF, Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
+from gppvae.prior.statistics import Statistics
 
 N, K, L = 21, 4, 2
 PIXEL_VAR = 0.3
@@ -129,6 +132,18 @@ def assert_same_gradients(got: dict[str, Tensor], want: dict[str, Tensor], toler
         torch.testing.assert_close(
             got[name], want[name], rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+def at_once(
+    inference: RunningInference[Given], given: Given, batches: list[RowBatch], epoch: RowEpoch
+) -> tuple[list[LossTerms], Statistics]:
+    """Terms and sums of batches that see the same q(B); gradients add up."""
+    steps, terms = inference.steps_at(given, batches, epoch, Slow(inference.model.kernel, len(batches))), []
+    while True:
+        try:
+            terms.append(next(steps))
+        except StopIteration as end:
+            return terms, end.value
 
 
 def dense_covariance(model: GPPriorVAE, rows: Rows) -> Tensor:

@@ -9,14 +9,16 @@ from torch import Tensor
 
 import oracles
 from gppvae.data.table import Table
-from gppvae.inference import PosteriorCoding
+from gppvae.inference import PosteriorCoding, posterior_coding
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.pseudo import split_pseudo_sums
 from inference.setting import (
     KERNELS,
+    K,
     N,
     RowEpoch,
     assert_same_gradients,
+    at_once,
     columns,
     gradients,
     make_epoch,
@@ -98,10 +100,19 @@ def test_full_batch_value_and_every_gradient_against_dense_autograd(name: str) -
         assert_same_gradients(gradients(model), want, 1e-7)
 
 
+@pytest.mark.parametrize(("together", "encoded"), [(1, 1), (2, 1), (3, 2), (7, 3), (7, 7)])
 @every_kernel
-def test_mean_batch_gradient_is_the_gradient_of_the_bound(name: str) -> None:
-    """A row acts on all others through q(B), most of which are in other batches."""
+def test_mean_gradient_is_the_gradient_of_the_bound(
+    name: str, together: int, encoded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row acts on all others through q(B), most of which are in other batches.
+
+    Some batches see the same q(B) together, and some of these are encoded at once.
+    """
     model = make_model(KERNELS[name]())
+    sizes: list[int] = []
+    model.autoencoder.encoder.register_forward_hook(lambda module, inputs, output: sizes.append(len(inputs[0])))
+    monkeypatch.setattr(posterior_coding, "ENCODED_VALUES", encoded * 3 * K)
     epoch = make_epoch(model, batch_size=3)
     assert N % epoch.batch_size == 0
     recon, kl, want = dense_bound(model, epoch)
@@ -110,11 +121,20 @@ def test_mean_batch_gradient_is_the_gradient_of_the_bound(name: str) -> None:
         inference = PosteriorCoding(model)
         inference.start(epoch, None)
         given = inference.given(epoch)
-        terms = [inference.batch_loss(batch, given, epoch)[0] for batch in epoch]
-        got = {name: gradient / epoch.n_batches for name, gradient in gradients(model).items()}
+        batches, terms = list(epoch), []
+        sizes.clear()
+        got = {name: torch.zeros_like(gradient) for name, gradient in want.items()}
+        for first in range(0, len(batches), together):
+            some = batches[first : first + together]
+            terms += at_once(inference, given, some, epoch)[0]
+            for key, gradient in gradients(model).items():
+                # The decoder's are of one batch each and add up, all others of the batches together.
+                alone = "autoencoder.encoder" not in key and "autoencoder" in key
+                got[key] += gradient * (1 if alone else len(some)) / len(batches)
         np.testing.assert_allclose(sum(t.recon_nll.item() for t in terms), recon, rtol=1e-8)
         np.testing.assert_allclose(sum(t.gp_nll.item() for t in terms), kl, rtol=1e-7)
         assert_same_gradients(got, want, 1e-7)
+        assert max(sizes) == 3 * encoded and sum(sizes) == N
 
 
 def own_gradient(model: GPPriorVAE, epoch: RowEpoch, late: bool) -> dict[str, Tensor]:
@@ -179,11 +199,11 @@ def test_encoder_gradient_when_other_rows_ask() -> None:
     mean = {name: torch.zeros_like(gradient) for name, gradient in of_recon.items()}
     for index in batches:
         before = torch.tensor([row for row in range(6) if row not in index])
-        _, seen = inference.batch_loss(epoch.batch(before), at_start, epoch)
+        _, seen = at_once(inference, at_start, [epoch.batch(before)], epoch)
         gradients(model)
         _, asked = split_pseudo_sums(seen)
         inference.asked_outer, inference.asked_sums = asked.tensors()
-        inference.batch_loss(epoch.batch(torch.tensor(index)), inference.given(epoch), epoch)
+        at_once(inference, inference.given(epoch), [epoch.batch(torch.tensor(index))], epoch)
         for name, gradient in gradients(model).items():
             mean[name] += gradient / len(batches)
     want = {name: own[name] + 1.2 * (of_recon[name] - own_late[name]) + of_kl[name] for name in own}
@@ -230,7 +250,7 @@ def test_an_encoder_that_starts_from_nothing_does_not_run_away() -> None:
     inference, optimizer = PosteriorCoding(model), torch.optim.Adam(model.parameters(), 0.01)
     inference.start(epoch, None)
     bounds = []
-    for _ in range(6):
+    for _ in range(16):
         bounds.append(0.0)
         for terms in inference.steps(epoch):
             bounds[-1] += terms.total().item()
@@ -242,24 +262,28 @@ def test_an_encoder_that_starts_from_nothing_does_not_run_away() -> None:
     assert bounds[-1] < 0.3 * bounds[0]
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, N])
-def test_no_more_than_two_batches_see_the_same_weights(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are in an epoch; one that is left over joins the last two."""
+@pytest.mark.parametrize("batch_size", [1, 2, 4, N])
+def test_four_batches_see_the_same_weights_and_then_what_these_are_made_of_steps(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many an epoch has; those that are left over join the last. The decoder steps with every batch."""
     model = make_model(KERNELS["learned * periodic"]())
     epoch = make_epoch(model, batch_size)
     inference = PosteriorCoding(model)
     inference.start(epoch, None)
-    seen: list[int] = []
-    plain = PosteriorCoding.batch_loss
-    monkeypatch.setattr(PosteriorCoding, "batch_loss", lambda self, b, g, e: seen.append(id(g)) or plain(self, b, g, e))
-    kept = []
-    given = inference.given
-    monkeypatch.setattr(inference, "given", lambda e: kept.append(given(e)) or kept[-1])
-    assert len(list(inference.steps(epoch))) == epoch.n_batches
-    expected = [id(g) for g in kept for _ in range(2)][: epoch.n_batches]
-    expected += [id(kept[-1])] * (epoch.n_batches - len(expected))
-    assert seen == expected
-    assert len(kept) == max(1, epoch.n_batches // 2)
+    conditioned, given = [], inference.given
+    monkeypatch.setattr(inference, "given", lambda e: conditioned.append(len(stepped)) or given(e))
+    stepped: list[set[str]] = []
+    for _ in inference.steps(epoch):
+        stepped.append({name for name, parameter in model.named_parameters() if parameter.grad is not None})
+        gradients(model)
+    times = max(1, epoch.n_batches // 4)
+    assert conditioned == [4 * time for time in range(times)]
+    everything = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    decoder = {name for name in everything if name.startswith(("autoencoder.decoder", "autoencoder.likelihood"))}
+    ends = {*conditioned[1:], epoch.n_batches}
+    assert stepped == [everything if number + 1 in ends else decoder for number in range(epoch.n_batches)]
+    assert 0 < len(decoder) < len(everything)
 
 
 def test_running_sums_are_the_full_sums_when_nothing_moves() -> None:

@@ -13,7 +13,8 @@ from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
 from gppvae.inference import INFERENCES, Exact, Global, Inference, Minibatch, PosteriorCoding
-from gppvae.inference.running import REFRESHES_PER_EPOCH, RunningInference
+from gppvae.inference.minibatch import REFRESHES_PER_EPOCH
+from gppvae.inference.running import RunningInference
 from gppvae.kernels import Learned, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE

@@ -8,7 +8,7 @@ from torch import Tensor
 from gppvae.kernels.features import Features
 from gppvae.prior import groups
 from gppvae.prior.groups import GroupedRows
-from gppvae.prior.per_group import SquaresPerGroup, TallPerGroup, widen
+from gppvae.prior.per_group import PerGroup, widen
 from prior.problems import split_features, tensor
 
 Q, M = 4, 3
@@ -72,14 +72,14 @@ def test_matrices_as_groups_see_them(rng: np.random.Generator) -> None:
     widths = [table.shape[1] for table in features.tables]
     X = rng.normal(size=(2, 8, 8))
     X, Y = X + X.transpose(0, 2, 1), rng.normal(size=(8, 5))
-    squares, tall = SquaresPerGroup(tensor(X), features.sizes, widths), TallPerGroup(tensor(Y), features.sizes, widths)
+    both = PerGroup(tensor(X), tensor(Y), features.sizes, widths)
     for tables in (features.tables, [2.0 * table for table in features.tables]):  # other tables are not taken for these
         P = projections(Features(features.x, features.group, tables, features.sizes))
         for q in range(Q):
-            side_by_side = np.concatenate([P[q].T @ X[0] @ P[q], P[q].T @ X[1] @ P[q]], axis=1)
-            np.testing.assert_allclose(squares.at(tables)[q], side_by_side, atol=1e-12)
-            np.testing.assert_allclose(tall.at(tables)[q], P[q].T @ Y, atol=1e-12)
-    assert squares.at(tables) is squares.at(tables)
-    before = squares.at(tables).clone()
+            side_by_side = np.concatenate([P[q].T @ X[0] @ P[q], P[q].T @ X[1] @ P[q], P[q].T @ Y], axis=1)
+            np.testing.assert_allclose(both.at(tables)[q], side_by_side, atol=1e-12)
+            np.testing.assert_allclose(both.tall_at(tables)[q], P[q].T @ Y, atol=1e-12)
+    assert both.at(tables) is both.at(tables)
+    before = both.at(tables).clone()
     tables[0].mul_(3.0)  # in place: the same object, and yet another table
-    assert (squares.at(tables) - before).abs().max() > 0.1
+    assert (both.at(tables) - before).abs().max() > 0.1

@@ -370,7 +370,7 @@ def test_a_phase_with_an_average_ends_on_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inference", "between"), [("exact", None), ("global", None), ("minibatch", 4), ("posterior", 2)]
+    ("inference", "between"), [("exact", None), ("global", None), ("minibatch", 4), ("posterior", 4)]
 )
 def test_how_soon_weights_are_conditioned_again(inference: str, between: int | None) -> None:
     """Of 32 batches; phases that do it once per epoch, or not at all, have no say."""

@@ -171,7 +171,6 @@ def recon_nll(autoencoder: Autoencoder, batch: Batch, z: Tensor) -> Tensor:
     return autoencoder.likelihood.nll(batch.y, autoencoder.decode(z), batch.mask).sum()
 
 
-def draw_latents(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:
-    """z ~ N(mean, var) with the batch's own noise, from the GP's type to the networks'."""
-    noise = batch.noise(mean.shape[1])
+def draw_latents(mean: Tensor, var: Tensor, noise: Tensor) -> Tensor:
+    """z ~ N(mean, var) with this noise, from the GP's type to the networks'."""
     return torch.addcmul(mean.to(noise), var.sqrt().to(noise), noise)

@@ -45,7 +45,8 @@ class Global(Inference):
             weights, n = self.posterior(), batch.total
             V = model.features(batch.rows).dense()
             var = weights.var_at(V) + model.noise(batch.rows).reshape(-1, 1)
-            recon = recon_nll(model.autoencoder, batch, draw_latents(weights.mean_at(V), var, batch))
+            z = draw_latents(weights.mean_at(V), var, batch.noise(model.latent_dim))
+            recon = recon_nll(model.autoencoder, batch, z)
             kl, penalty = weights.kl(), model.kernel.neg_log_prior()
             (recon / n + ((kl + penalty) * (batch.share / epoch.n_rows)).to(recon.device, recon.dtype)).backward()
             yield LossTerms.without_encoder(recon, kl, penalty, len(batch) / epoch.n_rows, n)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable
+
 import torch
 from torch import Tensor
 
@@ -15,12 +17,14 @@ from gppvae.inference.base import (
     reparametrise,
     sum_statistics,
 )
-from gppvae.inference.running import RunningInference
+from gppvae.inference.running import RunningInference, Slow
 from gppvae.prior.bound import Held, pull_row_nll, row_nll, sums_and_tables
 from gppvae.prior.groups import GroupedRows
 from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import WeightPosterior, condition
 from gppvae.prior.statistics import Statistics
+
+REFRESHES_PER_EPOCH = 8
 
 
 class Minibatch(RunningInference[Held]):
@@ -45,7 +49,25 @@ class Minibatch(RunningInference[Held]):
     def condition(self, totals: Statistics, tables: list[Tensor], sizes: list[int]) -> Held:
         return Held.of(condition(assemble(totals, tables, sizes)), tables, sizes)
 
+    @classmethod
+    def batches_between(cls, n_batches: int) -> int:
+        return max(1, n_batches // REFRESHES_PER_EPOCH)
+
+    def steps_at(
+        self, given: Held, batches: Iterable[Batch], epoch: Epoch, slow: Slow
+    ) -> Generator[LossTerms, None, Statistics]:
+        recent: Statistics | None = None
+        for batch in batches:
+            slow.hold()
+            terms, part = self.batch_loss(batch, given, epoch)
+            recent = part if recent is None else recent.add_(part)
+            slow.passed()
+            yield terms
+        assert recent is not None, "there are batches"
+        return recent
+
     def batch_loss(self, batch: Batch, given: Held, epoch: Epoch) -> tuple[LossTerms, Statistics]:
+        """Back-propagate this batch's share of the bound; return its terms and its rows' statistics."""
         model, n, share = self.model, batch.total, batch.share / epoch.n_rows
         features, noise = model.features(batch.rows), model.noise(batch.rows)
         rows, tables, penalty = GroupedRows(features), features.tables, model.kernel.neg_log_prior()

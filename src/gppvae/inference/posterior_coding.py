@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable, Iterator, Sequence
+
 import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
+from gppvae.data.table import Rows
 from gppvae.inference.base import (
     GPArguments,
     LossTerms,
@@ -15,7 +18,7 @@ from gppvae.inference.base import (
     sum_over,
     sum_statistics,
 )
-from gppvae.inference.running import RunningInference
+from gppvae.inference.running import RunningInference, Slow
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.groups import GroupedRows
 from gppvae.prior.lowrank import assemble
@@ -30,7 +33,8 @@ from gppvae.prior.pseudo import (
 )
 from gppvae.prior.statistics import Statistics
 
-STALE = 2  # batches that see the same q(B)
+STALE = 4  # batches that see the same q(B)
+ENCODED_VALUES = 2**18  # of samples that are encoded at once, unless a batch has more
 FORGOTTEN = 0.3  # weight of what rows asked for, each time that q(B) is conditioned again
 
 
@@ -64,8 +68,8 @@ class PosteriorCoding(RunningInference[Conditioned]):
         def part(batch: Batch) -> Statistics:
             features, mean, _, noise = self._pseudo_observations(batch)
             V = features.dense()
-            f, var = at_start.mean_at(V), at_start.var_at(V) + self._latent_noise(batch)
-            z = draw_latents(f, var, batch).requires_grad_()
+            f, var = at_start.mean_at(V), at_start.var_at(V) + self._latent_noise(batch.rows)
+            z = draw_latents(f, var, batch.noise(f.shape[1])).requires_grad_()
             with torch.enable_grad():
                 (by_z,) = torch.autograd.grad(recon_nll(self.model.autoencoder, batch, z), z)
             return pseudo_sums(GroupedRows(features), mean, noise, *self._gradients_at(f, var, z, by_z))
@@ -90,30 +94,48 @@ class PosteriorCoding(RunningInference[Conditioned]):
         asked = Statistics(self.asked_outer, self.asked_sums, totals.n_latents)
         return condition_on_pseudo(totals, asked, tables, sizes)
 
-    def batch_loss(self, batch: Batch, given: Conditioned, epoch: Epoch) -> tuple[LossTerms, Statistics]:
-        """First the decoder's part, which tells the gradients at f; from them the encoder's and the kernel's."""
-        model, n, share = self.model, batch.total, batch.share / epoch.n_rows
-        features, eta, penalty = model.features(batch.rows), self._latent_noise(batch), model.kernel.neg_log_prior()
+    def steps_at(
+        self, given: Conditioned, batches: Iterable[Batch], epoch: Epoch, slow: Slow
+    ) -> Generator[LossTerms, None, Statistics]:
+        """First the decoder's passes, which tell the gradients at f; from them the encoder's and the kernel's."""
+        model, batches = self.model, list(batches)
+        n, share = sum(batch.total for batch in batches), sum(map(len, batches)) / epoch.n_rows
+        coded = Rows.joined([batch.rows for batch in batches])
+        features, eta, penalty = model.features(coded), self._latent_noise(coded), model.kernel.neg_log_prior()
         rows, tables = GroupedRows(features), features.tables
         with torch.no_grad():
             at = posterior_at(given, rows, tables)
             var = at.s + eta
-            z = draw_latents(at.f, var, batch).requires_grad_()
-        recon = recon_nll(model.autoencoder, batch, z)
-        (recon / n).backward()
-        mean, noise = self._encoded(batch)
+            z = draw_latents(at.f, var, torch.cat([batch.noise(model.latent_dim) for batch in batches]))
+        by_z: list[Tensor] = []
+        for batch, own in zip(batches, z.split([len(batch) for batch in batches]), strict=True):
+            recon = recon_nll(model.autoencoder, batch, own.requires_grad_())
+            (recon / batch.total).backward()
+            assert own.grad is not None
+            by_z.append(own.grad * (batch.total / n))
+            terms = LossTerms.without_encoder(recon, given.kl, penalty, len(batch) / epoch.n_rows, batch.total)
+            if len(by_z) < len(batches):
+                yield terms
         with torch.no_grad():
-            assert z.grad is not None
-            g, h = self._gradients_at(at.f, var, z, z.grad)
-            by_rows = pull_pseudo(given, at, rows, tables, mean, noise, g, h, n)
+            g, h = self._gradients_at(at.f, var, z, torch.cat(by_z))
+        encoded = []
+        for y, here in _to_encode(batches):
+            mean, noise = self._encoded(y, coded[here])
+            by_x, *by = pull_pseudo(given, at.part(here), rows.part(here), tables, mean, noise, g[here], h[here], n)
+            back_propagate(*zip((mean, noise), by, strict=True))
+            encoded.append((mean.detach(), noise.detach(), by_x))
+        mean, noise, by_x = map(_joined, zip(*encoded, strict=True))
+        with torch.no_grad():
             by_eta = h if len(eta) == len(h) else h.sum(0, keepdim=True)
-            by_tables = [by * share for by in given.by_tables]
-            by_penalty = torch.full_like(penalty, share)
-        of_rows = zip((features.x, mean, noise), by_rows, strict=True)
-        back_propagate(*of_rows, *zip(tables, by_tables, strict=True), (eta, by_eta), (penalty, by_penalty))
+            by_tables = [by * (share / n) for by in given.by_tables]
+            by_penalty = torch.full_like(penalty, share / n)
+        shared = *zip(tables, by_tables, strict=True), (eta, by_eta), (penalty, by_penalty)
+        back_propagate((features.x, by_x), *shared)
         with torch.no_grad():
-            part = pseudo_sums(rows, mean, noise, g * n, h * n)
-        return LossTerms.without_encoder(recon, given.kl, penalty, len(batch) / epoch.n_rows, n), part
+            recent = pseudo_sums(rows, mean, noise, g * n, h * n)
+        slow.passed(len(batches))
+        yield terms
+        return recent
 
     def _gradients_at(self, f: Tensor, var: Tensor, z: Tensor, by_z: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients with respect to the mean f (n, L) and the variance (n, 1) of z, whose own is known."""
@@ -125,18 +147,34 @@ class PosteriorCoding(RunningInference[Conditioned]):
         return condition(assemble(sum_statistics(epoch, self._pseudo_observations), *self.model.tables(epoch.rows)))
 
     def _pseudo_observations(self, batch: Batch) -> GPArguments:
-        mean, noise = self._encoded(batch)
+        mean, noise = self._encoded(batch.y, batch.rows)
         return self.model.features(batch.rows), mean, None, noise
 
-    def _encoded(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _encoded(self, y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Pseudo-observations (n, L) and their noise (n,)."""
         model, kernel = self.model, self.model.kernel
-        mean, logvar = model.autoencoder.encode_log(batch.y)
+        mean, logvar = model.autoencoder.encode_log(y)
         noise = model.to_gp(logvar.mean(1)).exp()
         if not kernel.carries_training_variance:
-            noise = noise + kernel.residual(batch.rows)
+            noise = noise + kernel.residual(rows)
         return model.to_gp(mean), noise
 
-    def _latent_noise(self, batch: Batch) -> Tensor:
+    def _latent_noise(self, rows: Rows) -> Tensor:
         """Variance of eta, (n, 1) or (1, 1)."""
-        return self.model.noise(batch.rows).reshape(-1, 1)
+        return self.model.noise(rows).reshape(-1, 1)
+
+
+def _to_encode(batches: list[Batch]) -> Iterator[tuple[Tensor, slice]]:
+    """Samples of some batches at a time, and which rows they are: few operations where samples are small, and no more
+    memory than a batch takes where they are large."""
+    start, waiting = 0, []
+    for batch in batches:
+        waiting.append(batch.y)
+        if batch is batches[-1] or (len(waiting) + 1) * batch.y.numel() > ENCODED_VALUES:
+            y, waiting = _joined(waiting), []
+            yield y, slice(start, start + len(y))
+            start += len(y)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))

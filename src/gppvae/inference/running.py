@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Generator, Iterable, Iterator
 from typing import Generic, TypeVar
 
 import torch
@@ -15,7 +16,6 @@ from gppvae.kernels.base import Kernel
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.statistics import Statistics
 
-REFRESHES_PER_EPOCH = 8
 BATCHES_HELD = 4
 Given = TypeVar("Given")  # what a batch needs to know of all rows: q(B), at least
 
@@ -65,65 +65,60 @@ class RunningStatistics(nn.Module):
         self.set(self._seen)
 
 
-class _Slow:
+class Slow:
     """The parts of a kernel that are slow to make stay for several batches, then step on the mean of their gradients.
 
     Such a part, the root of a covariance over few distinct values, has a handful of parameters that all rows share.
+
+    Args:
+        kernel: whose parts.  n_batches: of the epoch.
     """
 
-    def __init__(self, kernel: Kernel, most: int) -> None:
-        self.kernel, self.most = kernel, most
-        self.batches = 0
+    def __init__(self, kernel: Kernel, n_batches: int) -> None:
+        self.kernel, self.left = kernel, n_batches
+        self.batches = self.gradients = 0
 
-    def before_batch(self) -> None:
+    def hold(self) -> None:
+        """Before anything of a batch is computed."""
         if self.batches == 0:
             self.kernel.hold(slow_only=True)
-        self.batches += 1
 
-    def after_batch(self, last: bool) -> None:
-        """Gradients go on before the optimiser steps after this batch."""
-        if last or self.batches == self.most:
-            self.kernel.pass_on(1.0 / self.batches)
+    def passed(self, batches: int = 1) -> None:
+        """One more gradient, of so many batches, has come; before the optimiser steps on it."""
+        self.batches, self.gradients, self.left = self.batches + batches, self.gradients + 1, self.left - batches
+        if self.left == 0 or self.batches >= BATCHES_HELD:
+            self.kernel.pass_on(1.0 / self.gradients)
             self.close()
 
     def close(self) -> None:
         self.kernel.let_go()
-        self.batches = 0
+        self.batches = self.gradients = 0
 
 
 class RunningInference(GPInference, Generic[Given]):
-    """Steps per batch at a q(B) that is conditioned on the running statistics several times per epoch."""
+    """Steps per batch at a q(B) that is conditioned on the running statistics again after some batches."""
 
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__(model)
         self.running = RunningStatistics(model.latent_dim)
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
-        every = self.batches_between(epoch.n_batches)
-        recent: Statistics | None = None  # of this process, since q(B) was last conditioned
-        with contextlib.closing(_Slow(self.model.kernel, BATCHES_HELD)) as slow:
-            for number, batch in enumerate(epoch):
-                slow.before_batch()
-                if number % every == 0 and number + every <= epoch.n_batches:  # what is left at the end joins the last
-                    self._take_over(recent, epoch)
-                    recent = None
-                    given = self.given(epoch)
-                terms, part = self.batch_loss(batch, given, epoch)
-                recent = part if recent is None else recent.add_(part)
-                slow.after_batch(last=number + 1 == epoch.n_batches)
-                yield terms
-        self._take_over(recent, epoch)
+        every, batches = self.batches_between(epoch.n_batches), iter(epoch)
+        times = epoch.n_batches // every
+        with contextlib.closing(Slow(self.model.kernel, epoch.n_batches)) as slow:
+            for time in range(times):
+                slow.hold()
+                given = self.given(epoch)
+                some = itertools.islice(batches, every) if time + 1 < times else batches  # the last have what is left
+                recent = yield from self.steps_at(given, some, epoch, slow)
+                epoch.world.sum_(recent.tensors())
+                self.take_over(recent)
         self.running.end_epoch()
 
     @classmethod
     def batches_between(cls, n_batches: int) -> int:
-        return max(1, n_batches // REFRESHES_PER_EPOCH)
-
-    def _take_over(self, recent: Statistics | None, epoch: Epoch) -> None:
-        """Add what all processes saw since the last time."""
-        if recent is not None:
-            epoch.world.sum_(recent.tensors())
-            self.take_over(recent)
+        """After how many of an epoch's batches q(B) is conditioned again."""
+        raise NotImplementedError
 
     def take_over(self, recent: Statistics) -> None:
         """Keep the sums over the rows that all processes saw since q(B) was last conditioned."""
@@ -142,10 +137,13 @@ class RunningInference(GPInference, Generic[Given]):
         """
         raise NotImplementedError
 
-    def batch_loss(self, batch: Batch, given: Given, epoch: Epoch) -> tuple[LossTerms, Statistics]:
-        """Back-propagate this batch's share of the bound; return its terms and its rows' statistics.
+    def steps_at(
+        self, given: Given, batches: Iterable[Batch], epoch: Epoch, slow: Slow
+    ) -> Generator[LossTerms, None, Statistics]:
+        """Step through batches at the same q(B); return the sums over their rows.
 
         Args:
-            batch: rows of this process.  given: what `condition` said last.  epoch: whose batch it is.
+            given: what `condition` said.  batches: rows of this process.  epoch: whose batches they are.
+            slow: parts of the kernel, held when this is called.
         """
         raise NotImplementedError

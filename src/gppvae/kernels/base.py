@@ -286,7 +286,7 @@ class Leaf(Kernel):
         column = rows.columns[self.key]
         known = self.kept is not None and self.kept[0] is column.values
         if known or column.values.shape[0] <= column.index.shape[0]:
-            return self._factor_once(column.values)[column.index]
+            return self._factor_once(column.values).index_select(0, column.index)
         return self.factor(column.values[column.index])
 
     def table_factor(self, rows: Rows) -> Tensor:

@@ -113,7 +113,7 @@ class Learned(IdLeaf):
         return nn.functional.normalize(x, dim=1) if self.normalize else x
 
     def factor(self, values: Tensor) -> Tensor:
-        rows = (self.x if self._instead is None else self._instead)[values]
+        rows = (self.x if self._instead is None else self._instead).index_select(0, values)
         return nn.functional.normalize(rows, dim=1) if self.normalize else rows
 
     @contextlib.contextmanager
@@ -188,7 +188,7 @@ class FreeForm(IdLeaf):
         return self.raw.tril(-1) + torch.diag_embed(self.raw.diagonal().exp())
 
     def factor(self, values: Tensor) -> Tensor:
-        return self.view_factor()[values]
+        return self.view_factor().index_select(0, values)
 
 
 class Categorical(IdLeaf):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gppvae.prior.groups import GroupedRows
-from gppvae.prior.per_group import SquaresPerGroup, TallPerGroup
+from gppvae.prior.per_group import PerGroup
 from gppvae.prior.posterior import WeightPosterior
 from gppvae.prior.statistics import Statistics, row_sums
 
@@ -19,19 +19,18 @@ class Held:
     """q(B) as the bound wants it, held fixed.
 
     Attributes:
-        covariance: sum_l Sigma_l.  mean: m.  kl: KL(q(B) || N(0, I)).
+        moments: sum_l Sigma_l, and m.  kl: KL(q(B) || N(0, I)).
     """
 
-    covariance: SquaresPerGroup
-    mean: TallPerGroup
+    moments: PerGroup
     kl: Tensor
 
     @classmethod
     @torch.no_grad()
     def of(cls, weights: WeightPosterior, tables: list[Tensor], sizes: list[int]) -> Held:
         widths = [table.shape[1] for table in tables]
-        covariance = SquaresPerGroup(weights.sum_of_covariances().unsqueeze(0), sizes, widths)
-        return cls(covariance, TallPerGroup(weights.mean, sizes, widths), weights.kl())
+        covariance = weights.sum_of_covariances().unsqueeze(0)
+        return cls(PerGroup(covariance, weights.mean, sizes, widths), weights.kl())
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,8 @@ def row_nll(given: Held, rows: GroupedRows, tables: list[Tensor], mean: Tensor, 
     Cost: O(N M (M + L)).
     """
     L, d = mean.shape[1], noise.reshape(-1, 1)
-    P, r = rows.times(given.covariance.at(tables)), mean - rows.times(given.mean.at(tables))
+    P, f = rows.times(given.moments.at(tables)).split([rows.x.shape[1], L], dim=1)
+    r = mean - f
     quad = (r.square() + var).sum(1, keepdim=True) + (rows.x * P).sum(1, keepdim=True)
     value = 0.5 * (quad / d + L * (math.log(2.0 * math.pi) + d.log()))
     return RowNLL(value.squeeze(1), r, P, quad)
@@ -84,7 +84,7 @@ def pull_row_nll(
     (n, L), c = at.r.shape, noise.reciprocal().reshape(-1, 1)
     weight = (share * c).expand(n, 1)
     dmu, ds2 = weight * at.r, 0.5 * weight
-    dx = torch.addcmul(rows.back(dmu, given.mean.at(tables)).neg_(), weight, at.P)
+    dx = torch.addcmul(rows.back(dmu, given.moments.tall_at(tables)).neg_(), weight, at.P)
     dd = torch.addcmul(L * ds2, ds2, c * at.quad, value=-1.0)
     return dx, dmu, ds2.expand(n, L), dd.squeeze(1) if noise.ndim else dd.sum()
 
@@ -104,6 +104,5 @@ def sums_and_tables(
     if not tables:
         return Statistics.observed(row_sums(rows, observed), n, L), []
     sums = row_sums(rows, observed, ((0.5 * share) * c, -by_mean))
-    observed_sums, by_covariance, by_means = sums.split([M + L, M, L], dim=2)
-    by_tables = zip(given.covariance.pull(by_covariance, tables), given.mean.pull(by_means, tables), strict=True)
-    return Statistics.observed(observed_sums, n, L), [a + b for a, b in by_tables]
+    observed_sums, by_moments = sums.split(M + L, dim=2)
+    return Statistics.observed(observed_sums, n, L), given.moments.pull(by_moments, tables)

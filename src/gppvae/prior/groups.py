@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import torch
@@ -19,6 +20,11 @@ class GroupedRows:
 
     def __init__(self, features: Features) -> None:
         self.x, self.group, self.n_groups = features.x, features.group, features.n_groups
+        self._features = features
+
+    def part(self, rows: slice) -> GroupedRows:
+        """Some of them, to compute with but not to differentiate."""
+        return GroupedRows(dataclasses.replace(self._features, x=self.x.detach()[rows], group=self.group[rows]))
 
     def outer(self, right: Tensor) -> Tensor:
         """Per group the sum of x_n right_n', (N, B) -> (Q, M, B)."""

@@ -7,8 +7,6 @@ acts on the rows of a group as P_q' X P_q, any other Y as P_q' Y, so that nothin
 
 from __future__ import annotations
 
-import abc
-
 import torch
 from torch import Tensor
 
@@ -38,89 +36,61 @@ def widen(squares: Tensor, tall: Tensor, tables: list[Tensor], sizes: list[int])
     return _joined(rows, 1), _joined(talls, 0)
 
 
-class PerGroup(abc.ABC):
-    """Matrices over features, ready to be seen from the groups of any tables.
+class PerGroup:
+    """K symmetric matrices X, stacked (K, H, H), and one other Y (H, T), ready to be seen from groups of any tables.
 
     Args:
+        squares, tall: X and Y.
         sizes, widths: M_i of the blocks of features, and R_i of their tables; none where nothing is split off.
     """
 
-    def __init__(self, sizes: list[int], widths: list[int]) -> None:
-        self.sizes = sizes
-        self.shapes = list(zip(sizes, widths, strict=True)) if widths else []
-        self.spans = [m * r for m, r in self.shapes]
+    def __init__(self, squares: Tensor, tall: Tensor, sizes: list[int], widths: list[int]) -> None:
+        self.squares, self.tall, self.sizes = squares, tall, sizes
         self._seen: tuple[list[tuple[Tensor, int]], Tensor] | None = None
+        self._pairs: list[list[Tensor]] = []  # of two blocks of X, (K M_i M_j, R_i R_j)
+        self._blocks: list[Tensor] = []  # of Y, (R_i, M_i T)
+        if not widths:
+            return
+        shapes = list(zip(sizes, widths, strict=True))
+        spans = [m * r for m, r in shapes]
+        for (m, r), of_row in zip(shapes, squares.split(spans, 1), strict=True):
+            blocks = zip(shapes, of_row.split(spans, 2), strict=True)
+            apart = [(block.unflatten(2, shape).unflatten(1, (m, r)), r * shape[1]) for shape, block in blocks]
+            self._pairs.append([block.transpose(2, 3).reshape(-1, width) for block, width in apart])
+        parts = zip(shapes, tall.split(spans), strict=True)
+        self._blocks = [part.view(m, r, -1).transpose(0, 1).reshape(r, -1) for (m, r), part in parts]
 
     @torch.no_grad()
     def at(self, tables: list[Tensor]) -> Tensor:
-        """Per group, (Q, M, ...); made once as long as the tables are the same."""
+        """Per group P_q' X P_q and P_q' Y side by side, (Q, M, K M + T); made once as long as the tables are the same.
+
+        Cost O(K Q H^2 + Q H T).
+        """
         if self._seen is not None:
             known, value = self._seen
             if all(t is table and v == table._version for (t, v), table in zip(known, tables, strict=True)):
                 return value
-        value = self._made(tables)
+        value = torch.cat([self._squares_at(tables), self._tall_at(tables)], dim=2)
         self._seen = [(table, table._version) for table in tables], value
         return value
 
-    @abc.abstractmethod
-    def _made(self, tables: list[Tensor]) -> Tensor: ...
+    def tall_at(self, tables: list[Tensor]) -> Tensor:
+        """The part of Y, (Q, M, T)."""
+        return self.at(tables)[:, :, -self.tall.shape[1] :]
 
-    @abc.abstractmethod
-    def pull(self, by: Tensor, tables: list[Tensor]) -> list[Tensor]:
-        """Gradients with respect to the tables, when that of `at(tables)` is `by`."""
-
-
-class SquaresPerGroup(PerGroup):
-    """K symmetric matrices X, stacked (K, H, H), per group P_q' X P_q side by side, (Q, M, K M). Cost O(K Q H^2)."""
-
-    def __init__(self, stacked: Tensor, sizes: list[int], widths: list[int]) -> None:
-        super().__init__(sizes, widths)
-        self.stacked = stacked
-        self._pairs: list[list[Tensor]] = []  # of two blocks, (K M_i M_j, R_i R_j)
-        if not widths:
-            return
-        for (m, r), of_row in zip(self.shapes, stacked.split(self.spans, 1), strict=True):
-            blocks = zip(self.shapes, of_row.split(self.spans, 2), strict=True)
-            apart = [(block.unflatten(2, shape).unflatten(1, (m, r)), r * shape[1]) for shape, block in blocks]
-            self._pairs.append([block.transpose(2, 3).reshape(-1, width) for block, width in apart])
-
-    def _made(self, tables: list[Tensor]) -> Tensor:
+    def _squares_at(self, tables: list[Tensor]) -> Tensor:
         if not tables:
-            return self.stacked.transpose(0, 1).flatten(1).unsqueeze(0)
+            return self.squares.transpose(0, 1).flatten(1).unsqueeze(0)
         rows = []
         for left, m, pairs in zip(tables, self.sizes, self._pairs, strict=True):
             blocks = [
-                (rowwise_outer(left, right) @ pair.T).view(len(left), len(self.stacked), m, -1)
+                (rowwise_outer(left, right) @ pair.T).view(len(left), len(self.squares), m, -1)
                 for right, pair in zip(tables, pairs, strict=True)
             ]
             rows.append(_joined(blocks, 3).transpose(1, 2).flatten(2))
         return _joined(rows, 1)
 
-    @torch.no_grad()
-    def pull(self, by: Tensor, tables: list[Tensor]) -> list[Tensor]:
-        if not tables:
-            return []
-        of_rows = by.unflatten(2, (len(self.stacked), -1)).transpose(1, 2).split(self.sizes, dim=2)
-        pulled = []
-        for of_row, pairs in zip(of_rows, self._pairs, strict=True):
-            parts = []
-            for block, pair, other in zip(of_row.split(self.sizes, 3), pairs, tables, strict=True):
-                by_products = (block.flatten(1) @ pair).view(len(by), -1, other.shape[1])
-                parts.append((by_products @ other.unsqueeze(2)).squeeze(2))
-            pulled.append(2.0 * (parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)))
-        return pulled
-
-
-class TallPerGroup(PerGroup):
-    """A matrix Y (H, T), per group P_q' Y, (Q, M, T). Cost O(Q H T)."""
-
-    def __init__(self, tall: Tensor, sizes: list[int], widths: list[int]) -> None:
-        super().__init__(sizes, widths)
-        self.tall = tall
-        parts = zip(self.shapes, tall.split(self.spans), strict=True) if widths else ()
-        self._blocks = [part.view(m, r, -1).transpose(0, 1).reshape(r, -1) for (m, r), part in parts]
-
-    def _made(self, tables: list[Tensor]) -> Tensor:
+    def _tall_at(self, tables: list[Tensor]) -> Tensor:
         if not tables:
             return self.tall.unsqueeze(0)
         products = zip(tables, self._blocks, self.sizes, strict=True)
@@ -128,9 +98,20 @@ class TallPerGroup(PerGroup):
 
     @torch.no_grad()
     def pull(self, by: Tensor, tables: list[Tensor]) -> list[Tensor]:
+        """Gradients with respect to the tables, when that of `at(tables)` is `by`, symmetric where X is."""
         if not tables:
             return []
-        return [part.flatten(1) @ block.T for part, block in zip(by.split(self.sizes, 1), self._blocks, strict=True)]
+        of_squares, of_tall = by.split([by.shape[2] - self.tall.shape[1], self.tall.shape[1]], dim=2)
+        of_rows = of_squares.unflatten(2, (len(self.squares), -1)).transpose(1, 2).split(self.sizes, dim=2)
+        talls = of_tall.split(self.sizes, 1)
+        pulled = []
+        for of_row, pairs, tall, own in zip(of_rows, self._pairs, talls, self._blocks, strict=True):
+            total = tall.flatten(1) @ own.T
+            for block, pair, other in zip(of_row.split(self.sizes, 3), pairs, tables, strict=True):
+                by_products = (block.flatten(1) @ pair).view(len(by), -1, other.shape[1])
+                total.add_((by_products @ other.unsqueeze(2)).squeeze(2), alpha=2.0)
+            pulled.append(total)
+        return pulled
 
 
 def _joined(parts: list[Tensor], dim: int) -> Tensor:

@@ -9,13 +9,13 @@ all that a row has to know of the others is two sums, which the rows seen last a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from gppvae.prior.groups import GroupedRows
-from gppvae.prior.per_group import SquaresPerGroup, TallPerGroup, widen
+from gppvae.prior.per_group import PerGroup, widen
 from gppvae.prior.statistics import Statistics, row_sums
 
 
@@ -24,7 +24,7 @@ class Conditioned:
     """q(B) = N(m, Sigma), and the gradients of reconstruction + KL(q(B)) with respect to the sums it is made of.
 
     Attributes:
-        squares: dS and Sigma.  means: dR and m side by side. dR is the gradient with respect to R, and
+        moments: dS and Sigma, and dR and m side by side. dR is the gradient with respect to R, and
             dS - (dR m' + m dR') / 2 that with respect to S.
         kl: KL(q(B) || N(0, I)).
         by_tables: gradients with respect to the tables, which all rows share.
@@ -32,8 +32,7 @@ class Conditioned:
             itself is not among what they say.
     """
 
-    squares: SquaresPerGroup
-    means: TallPerGroup
+    moments: PerGroup
     kl: Tensor
     by_tables: list[Tensor]
     late: bool
@@ -53,6 +52,9 @@ class AtRows:
     P: Tensor
     D: Tensor
     sD: Tensor
+
+    def part(self, rows: slice) -> AtRows:
+        return AtRows(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 def pseudo_sums(rows: GroupedRows, mean: Tensor, noise: Tensor, g: Tensor, h: Tensor) -> Statistics:
@@ -103,26 +105,25 @@ def condition_on_pseudo(observed: Statistics, asked: Statistics, tables: list[Te
     dR = Sigma @ (m + G)
     twice_kl = torch.add(m.square().sum(), Sigma.diagonal().sum() - H, alpha=L)
     kl = torch.add(0.5 * twice_kl, cholesky.diagonal().log().sum(), alpha=L)
-    widths = [table.shape[1] for table in tables]
-    of_squares = SquaresPerGroup(squares, sizes, widths)
-    of_means = TallPerGroup(torch.cat([dR, m], dim=1), sizes, widths)
+    moments = PerGroup(squares, torch.cat([dR, m], dim=1), sizes, [table.shape[1] for table in tables])
     by_tables: list[Tensor] = []
     if tables:  # through f and s of all rows, and through the sums: what `pull_pseudo` says of x, summed per group
-        by_means = torch.baddbmm(tall, grouped[:, :, 0], of_means.at(tables).roll(L, dims=2), alpha=-1.0)
-        pulled = zip(of_squares.pull(grouped.flatten(2), tables), of_means.pull(by_means, tables), strict=True)
-        by_tables = [a + b for a, b in pulled]
-    return Conditioned(of_squares, of_means, kl, by_tables, known != 1.0)
+        by_means = torch.baddbmm(tall, grouped[:, :, 0], moments.tall_at(tables).roll(L, dims=2), alpha=-1.0)
+        by_tables = moments.pull(torch.cat([grouped.flatten(2), by_means], dim=2), tables)
+    return Conditioned(moments, kl, by_tables, known != 1.0)
 
 
 def posterior_at(given: Conditioned, rows: GroupedRows, tables: list[Tensor]) -> AtRows:
     """f and s at rows, and what `pull_pseudo` needs there. Cost: O(n M (M + L))."""
-    b, f = rows.times(given.means.at(tables)).chunk(2, dim=1)
-    products = rows.times(given.squares.at(tables)).unflatten(1, (2, -1))
+    M, L = rows.x.shape[1], given.moments.tall.shape[1] // 2
+    products, b, f = rows.times(given.moments.at(tables)).split([2 * M, L, L], dim=1)
+    products = products.unflatten(1, (2, -1))
     sD, s = (products * rows.x.unsqueeze(1)).sum(2).split(1, dim=1)
     D, P = products.unbind(1)
     return AtRows(f, b, s, P, D, sD)
 
 
+@torch.no_grad()
 def pull_pseudo(
     given: Conditioned,
     at: AtRows,
@@ -153,7 +154,7 @@ def pull_pseudo(
     shared, own = c / n, c * float(given.late)
     own_s, excess = own * at.s, (g * r).sum(1, keepdim=True) - hs
     dmu = torch.addcmul(own_s * g, shared, at.b)
-    dx = rows.back(torch.cat([shared * r, g - dmu], dim=1), given.means.at(tables))
+    dx = rows.back(torch.cat([shared * r, g - dmu], dim=1), given.moments.tall_at(tables))
     dx.addcmul_(torch.addcmul(2.0 * h, own, excess - hs), at.P).addcmul_(shared, at.D, value=2.0)
     of_all = at.sD if given.late else at.sD + (r * at.b).sum(1, keepdim=True)
     dd = -c * torch.addcmul(shared * of_all, own_s, excess)

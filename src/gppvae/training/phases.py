@@ -14,6 +14,7 @@ from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 
 GROUPS = ("encoder", "decoder", "prior", "noise", "weights")
+POSTERIOR_RATES = {"encoder": 0.5, "prior": 4.0, "noise": 4.0}  # of posterior coding, times those of the others
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,20 @@ def check_phases(phases: list[Phase]) -> None:
         raise ValueError("expected a phase that fits the Gaussian process, got none; raise gp_epochs or epochs")
 
 
-def joint_decay(inference: str) -> str:
-    """Decay of the rates while networks and prior learn together.
+def joint_phase(inference: str, epochs: int, lr: dict[str, float], average: float = 0.0) -> Phase:
+    """Networks and prior learn together.
 
-    Steps of posterior coding are noisy: what a row does to others is estimated from the few seen last.
+    Posterior coding steps encoder and prior, which q(B) is made of, once where the decoder steps four times: the prior
+    at four times its rate, so that it gets as far; the encoder gets further at half of its own. Its steps are noisy, as
+    what a row does to others is estimated from the few seen last, so the rates fall to zero.
+
+    Args:
+        inference: its name.  lr: of each group, when all step with every batch.  average: as in `Phase`.
     """
-    return "cosine" if inference == "posterior" else "constant"
+    if inference != "posterior":
+        return Phase("joint", inference, epochs, lr, average=average)
+    own = {group: rate * POSTERIOR_RATES.get(group, 1.0) for group, rate in lr.items()}
+    return Phase("joint", inference, epochs, own, "cosine", average=average)
 
 
 def plan(
@@ -155,7 +164,7 @@ def plan(
     ]
     if schedule == "joint":
         rates = networks | {"prior": lr, "noise": lr}
-        phases.append(Phase("joint", inference, epochs, rates, joint_decay(inference)))
+        phases.append(joint_phase(inference, epochs, rates))
     return [phase for phase in phases if phase.epochs > 0]
 
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gppvae.training.phases import Phase, joint_decay
+from gppvae.training.phases import Phase, joint_phase
 
 GP_RATE = 1e-2
 EXACT_BATCH = 256
@@ -70,7 +70,7 @@ class Setup:
         if inference == "exact":
             # Every step follows the gradient of all rows; at the full rate the first ones would undo the warm-up.
             return Phase("joint", inference, epochs, rates, warmup=0.5)
-        return Phase("joint", inference, epochs, rates, joint_decay(inference), average=self.average)
+        return joint_phase(inference, epochs, rates, self.average)
 
     def exact_batch(self) -> int:
         """Rows per batch of exact inference: its gradient is of all rows whatever it is, and larger is quicker."""
