@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gppvae.data.table import Rows, Table
 from gppvae.data.world import ALONE, World
 from gppvae.inference.base import LossTerms
-from gppvae.inference.running import Given, RunningInference, Slow
+from gppvae.inference.running import Given, RunningInference
 from gppvae.kernels import RBF, Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
@@ -137,13 +137,14 @@ def assert_same_gradients(got: dict[str, Tensor], want: dict[str, Tensor], toler
 def at_once(
     inference: RunningInference[Given], given: Given, batches: list[RowBatch], epoch: RowEpoch
 ) -> tuple[list[LossTerms], Statistics]:
-    """Terms and sums of batches that see the same q(B); gradients add up."""
-    steps, terms = inference.steps_at(given, batches, epoch, Slow(inference.model.kernel, len(batches))), []
+    """Terms and sums of batches between two steps of the prior; gradients add up."""
+    steps, terms = inference.steps_together(given, batches, epoch), []
     while True:
         try:
             terms.append(next(steps))
         except StopIteration as end:
-            return terms, end.value
+            last, sums = end.value
+            return [*terms, last], sums
 
 
 def dense_covariance(model: GPPriorVAE, rows: Rows) -> Tensor:

@@ -262,30 +262,6 @@ def test_an_encoder_that_starts_from_nothing_does_not_run_away() -> None:
     assert bounds[-1] < 0.3 * bounds[0]
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 4, N])
-def test_four_batches_see_the_same_weights_and_then_what_these_are_made_of_steps(
-    batch_size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many an epoch has; those that are left over join the last. The decoder steps with every batch."""
-    model = make_model(KERNELS["learned * periodic"]())
-    epoch = make_epoch(model, batch_size)
-    inference = PosteriorCoding(model)
-    inference.start(epoch, None)
-    conditioned, given = [], inference.given
-    monkeypatch.setattr(inference, "given", lambda e: conditioned.append(len(stepped)) or given(e))
-    stepped: list[set[str]] = []
-    for _ in inference.steps(epoch):
-        stepped.append({name for name, parameter in model.named_parameters() if parameter.grad is not None})
-        gradients(model)
-    times = max(1, epoch.n_batches // 4)
-    assert conditioned == [4 * time for time in range(times)]
-    everything = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    decoder = {name for name in everything if name.startswith(("autoencoder.decoder", "autoencoder.likelihood"))}
-    ends = {*conditioned[1:], epoch.n_batches}
-    assert stepped == [everything if number + 1 in ends else decoder for number in range(epoch.n_batches)]
-    assert 0 < len(decoder) < len(everything)
-
-
 def test_running_sums_are_the_full_sums_when_nothing_moves() -> None:
     """In the second epoch too, when rows of the first have asked for something."""
     model = make_model(KERNELS["few anchors"]())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gppvae.kernels.features import Features
-from gppvae.prior.bound import Held, pull_row_nll, row_nll, sums_and_tables
+from gppvae.prior.bound import Held, moments_at, pull_features, pull_latents, row_nll, sums_and_tables
 from gppvae.prior.groups import GroupedRows
 from gppvae.prior.lowrank import gp_nll
 from gppvae.prior.posterior import DiagonalCovariance, SharedCovariance, WeightPosterior, condition
@@ -18,8 +18,8 @@ def bound(p: Problem, weights: WeightPosterior, expected: bool) -> float:
     var = tensor(p.var) if expected else torch.zeros_like(tensor(p.var))
     features = p.features()
     held = Held.of(weights, features.tables, features.sizes)
-    latents = tensor(p.mean), var, tensor(p.noise)
-    rows = row_nll(held, GroupedRows(features), features.tables, *latents).value
+    at = moments_at(held, GroupedRows(features), features.tables)
+    rows, _, _ = row_nll(at.f, at.s, tensor(p.mean), var, tensor(p.noise))
     assert rows.shape == (len(p.V),)
     return (rows.sum() + held.kl).item()
 
@@ -97,9 +97,11 @@ def test_gradient_of_rows(grouped: bool, uneven: bool, diagonal: bool) -> None:
             value = value - density + 0.5 * spread / d[i]
     want = torch.autograd.grad(value / 3, [x, *latents, *tables])
     held, rows = Held.of(weights, tables, start.sizes), GroupedRows(features)
-    at = row_nll(held, rows, tables, *latents)
-    np.testing.assert_allclose(at.value.sum().item(), value.item(), rtol=1e-10)
-    got = list(pull_row_nll(held, at, rows, tables, noise, 1 / 3))
-    got += sums_and_tables(held, rows, tables, mean, noise, got[1], 1 / 3)[1]
+    at = moments_at(held, rows, tables)
+    of_rows, r, quad = row_nll(at.f, at.s, *latents)
+    np.testing.assert_allclose(of_rows.sum().item(), value.item(), rtol=1e-10)
+    by_x, by_noise = pull_features(held, at, rows, tables, r, quad, noise, 3)
+    by_tables = sums_and_tables(held, rows, tables, mean, r, noise, 3)[1]
+    got = [by_x, *pull_latents(r, noise, 1 / 3), by_noise, *by_tables]
     for found, expected in zip(got, want, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)

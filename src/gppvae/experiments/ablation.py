@@ -43,6 +43,10 @@ def _rates(networks: float, prior: float) -> dict[str, float]:
     return {"encoder": networks, "decoder": networks, "prior": prior, "noise": prior}
 
 
+def _posterior_rates() -> dict[str, float]:
+    return setup("paper").joint("posterior", 1).lr
+
+
 def _best_recipe() -> dict[str, Any]:
     recipe = global_recipe("wide")
     return recipe | {"network": "wide", "phases": recipe["phases"][:1]}
@@ -84,8 +88,10 @@ STUDIES = {
         "pixel variance 0.01": {"pixel_var": 0.01},
         "pixel variance 0.08": {"pixel_var": 0.08},
         "rate of the prior 0.01": {"phases": {"joint": {"lr": _rates(0.001, 0.01)}}},
-        "rate of the networks 0.003": {"phases": {"joint": {"lr": _rates(0.003, 0.001), "average": 0.9995}}},
-        "GP posterior coding": {"phases": {"joint": {"inference": "posterior"}}},
+        "rate of the prior 0.001": {"phases": {"joint": {"lr": _rates(0.001, 0.001)}}},
+        "rate of the networks 0.003": {"phases": {"joint": {"lr": _rates(0.003, 0.004), "average": 0.9995}}},
+        "GP posterior coding": {"phases": {"joint": {"inference": "posterior", "lr": _posterior_rates()}}},
+        "GP posterior coding, encoder at the decoder's rate": {"phases": {"joint": {"inference": "posterior"}}},
         "dis: 60 epochs of VAE, then GP only": {
             "phases": {"vae": {"epochs": 60}, "gp_only": {"epochs": 500}, "joint": {"epochs": 0}}
         },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from gppvae.inference.base import (
     reparametrise,
     sum_statistics,
 )
-from gppvae.inference.running import RunningInference, Slow
-from gppvae.prior.bound import Held, pull_row_nll, row_nll, sums_and_tables
+from gppvae.inference.running import RunningInference, joined, rows_of
+from gppvae.prior.bound import Held, moments_at, pull_features, pull_latents, row_nll, sums_and_tables
 from gppvae.prior.groups import GroupedRows
 from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import WeightPosterior, condition
@@ -53,32 +53,31 @@ class Minibatch(RunningInference[Held]):
     def batches_between(cls, n_batches: int) -> int:
         return max(1, n_batches // REFRESHES_PER_EPOCH)
 
-    def steps_at(
-        self, given: Held, batches: Iterable[Batch], epoch: Epoch, slow: Slow
-    ) -> Generator[LossTerms, None, Statistics]:
-        recent: Statistics | None = None
-        for batch in batches:
-            slow.hold()
-            terms, part = self.batch_loss(batch, given, epoch)
-            recent = part if recent is None else recent.add_(part)
-            slow.passed()
-            yield terms
-        assert recent is not None, "there are batches"
-        return recent
-
-    def batch_loss(self, batch: Batch, given: Held, epoch: Epoch) -> tuple[LossTerms, Statistics]:
-        """Back-propagate this batch's share of the bound; return its terms and its rows' statistics."""
-        model, n, share = self.model, batch.total, batch.share / epoch.n_rows
-        features, noise = model.features(batch.rows), model.noise(batch.rows)
-        rows, tables, penalty = GroupedRows(features), features.tables, model.kernel.neg_log_prior()
-        mean, var = model.autoencoder.encode(batch.y)
-        recon = recon_nll(model.autoencoder, batch, reparametrise(mean, var, batch))
-        entropy, mean64, var64 = neg_entropy(var), model.to_gp(mean), model.to_gp(var)
-        at = row_nll(given, rows, tables, mean64, var64, noise)
-        by_rows = pull_row_nll(given, at, rows, tables, noise, 1.0 / n)
-        of_rows = zip((features.x, mean64, var64, noise), by_rows, strict=True)
-        back_propagate(((recon + entropy) / n, None), *of_rows, (penalty, torch.full_like(penalty, share)))
-        part, by_tables = sums_and_tables(given, rows, tables, mean64, noise, by_rows[1], 1.0 / n)
-        back_propagate(*zip(tables, by_tables, strict=True))
-        gp = at.value.sum() + given.kl * (len(batch) / epoch.n_rows)
-        return LossTerms(recon.detach(), gp, entropy.detach(), penalty.detach() * (share * n), n=n), part
+    def steps_together(
+        self, given: Held, batches: list[Batch], epoch: Epoch
+    ) -> Generator[LossTerms, None, tuple[LossTerms, Statistics]]:
+        model, (coded, n, here) = self.model, rows_of(batches)
+        features, noise, penalty = model.features(coded), model.noise(coded), model.kernel.neg_log_prior()
+        rows, tables = GroupedRows(features), features.tables
+        at, d, sizes = moments_at(given, rows, tables), noise.detach(), [len(batch) for batch in batches]
+        ds = d.split(sizes) if d.ndim else [d] * len(batches)
+        seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        for batch, f, s, d_n in zip(batches, at.f.split(sizes), at.s.split(sizes), ds, strict=True):
+            mean, var = model.autoencoder.encode(batch.y)
+            recon = recon_nll(model.autoencoder, batch, reparametrise(mean, var, batch))
+            entropy, mean64, var64 = neg_entropy(var), model.to_gp(mean), model.to_gp(var)
+            value, r, quad = row_nll(f, s, mean64, var64, d_n)
+            of_latents = zip((mean64, var64), pull_latents(r, d_n, 1.0 / batch.total), strict=True)
+            back_propagate(((recon + entropy) / batch.total, None), *of_latents)
+            seen.append((mean64.detach(), r, quad))
+            share = len(batch) / epoch.n_rows
+            gp, prior = value.sum() + given.kl * share, penalty.detach() * share
+            terms = LossTerms(recon.detach(), gp, entropy.detach(), prior, n=batch.total)
+            if len(seen) < len(batches):
+                yield terms
+        mean64, r, quad = map(joined, zip(*seen, strict=True))
+        of_prior = zip((features.x, noise), pull_features(given, at, rows, tables, r, quad, d, n), strict=True)
+        sums, by_tables = sums_and_tables(given, rows, tables, mean64, r, d, n)
+        by_penalty = torch.full_like(penalty, here / n / epoch.n_rows)
+        back_propagate(*of_prior, *zip(tables, by_tables, strict=True), (penalty, by_penalty))
+        return terms, sums

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from gppvae.inference.base import (
     sum_over,
     sum_statistics,
 )
-from gppvae.inference.running import RunningInference, Slow
+from gppvae.inference.running import TOGETHER, RunningInference, joined, rows_of
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.groups import GroupedRows
 from gppvae.prior.lowrank import assemble
@@ -33,7 +33,6 @@ from gppvae.prior.pseudo import (
 )
 from gppvae.prior.statistics import Statistics
 
-STALE = 4  # batches that see the same q(B)
 ENCODED_VALUES = 2**18  # of samples that are encoded at once, unless a batch has more
 FORGOTTEN = 0.3  # weight of what rows asked for, each time that q(B) is conditioned again
 
@@ -80,7 +79,7 @@ class PosteriorCoding(RunningInference[Conditioned]):
 
     @classmethod
     def batches_between(cls, n_batches: int) -> int:
-        return min(STALE, n_batches)
+        return min(TOGETHER, n_batches)
 
     def take_over(self, recent: Statistics) -> None:
         observed, asked = split_pseudo_sums(recent)
@@ -94,13 +93,12 @@ class PosteriorCoding(RunningInference[Conditioned]):
         asked = Statistics(self.asked_outer, self.asked_sums, totals.n_latents)
         return condition_on_pseudo(totals, asked, tables, sizes)
 
-    def steps_at(
-        self, given: Conditioned, batches: Iterable[Batch], epoch: Epoch, slow: Slow
-    ) -> Generator[LossTerms, None, Statistics]:
+    def steps_together(
+        self, given: Conditioned, batches: list[Batch], epoch: Epoch
+    ) -> Generator[LossTerms, None, tuple[LossTerms, Statistics]]:
         """First the decoder's passes, which tell the gradients at f; from them the encoder's and the kernel's."""
-        model, batches = self.model, list(batches)
-        n, share = sum(batch.total for batch in batches), sum(map(len, batches)) / epoch.n_rows
-        coded = Rows.joined([batch.rows for batch in batches])
+        model, (coded, n, here) = self.model, rows_of(batches)
+        share = here / epoch.n_rows
         features, eta, penalty = model.features(coded), self._latent_noise(coded), model.kernel.neg_log_prior()
         rows, tables = GroupedRows(features), features.tables
         with torch.no_grad():
@@ -119,12 +117,12 @@ class PosteriorCoding(RunningInference[Conditioned]):
         with torch.no_grad():
             g, h = self._gradients_at(at.f, var, z, torch.cat(by_z))
         encoded = []
-        for y, here in _to_encode(batches):
-            mean, noise = self._encoded(y, coded[here])
-            by_x, *by = pull_pseudo(given, at.part(here), rows.part(here), tables, mean, noise, g[here], h[here], n)
+        for y, some in _to_encode(batches):
+            mean, noise = self._encoded(y, coded[some])
+            by_x, *by = pull_pseudo(given, at.part(some), rows.part(some), tables, mean, noise, g[some], h[some], n)
             back_propagate(*zip((mean, noise), by, strict=True))
             encoded.append((mean.detach(), noise.detach(), by_x))
-        mean, noise, by_x = map(_joined, zip(*encoded, strict=True))
+        mean, noise, by_x = map(joined, zip(*encoded, strict=True))
         with torch.no_grad():
             by_eta = h if len(eta) == len(h) else h.sum(0, keepdim=True)
             by_tables = [by * (share / n) for by in given.by_tables]
@@ -132,10 +130,7 @@ class PosteriorCoding(RunningInference[Conditioned]):
         shared = *zip(tables, by_tables, strict=True), (eta, by_eta), (penalty, by_penalty)
         back_propagate((features.x, by_x), *shared)
         with torch.no_grad():
-            recent = pseudo_sums(rows, mean, noise, g * n, h * n)
-        slow.passed(len(batches))
-        yield terms
-        return recent
+            return terms, pseudo_sums(rows, mean, noise, g * n, h * n)
 
     def _gradients_at(self, f: Tensor, var: Tensor, z: Tensor, by_z: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients with respect to the mean f (n, L) and the variance (n, 1) of z, whose own is known."""
@@ -171,10 +166,6 @@ def _to_encode(batches: list[Batch]) -> Iterator[tuple[Tensor, slice]]:
     for batch in batches:
         waiting.append(batch.y)
         if batch is batches[-1] or (len(waiting) + 1) * batch.y.numel() > ENCODED_VALUES:
-            y, waiting = _joined(waiting), []
+            y, waiting = joined(waiting), []
             yield y, slice(start, start + len(y))
             start += len(y)
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))

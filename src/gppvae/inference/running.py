@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Batch, Epoch
+from gppvae.data.table import Rows
 from gppvae.inference.base import GPInference, LossTerms
-from gppvae.kernels.base import Kernel
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.statistics import Statistics
 
-BATCHES_HELD = 4
+TOGETHER = 4  # batches between two steps of the prior
 Given = TypeVar("Given")  # what a batch needs to know of all rows: q(B), at least
 
 
@@ -65,38 +64,12 @@ class RunningStatistics(nn.Module):
         self.set(self._seen)
 
 
-class Slow:
-    """The parts of a kernel that are slow to make stay for several batches, then step on the mean of their gradients.
-
-    Such a part, the root of a covariance over few distinct values, has a handful of parameters that all rows share.
-
-    Args:
-        kernel: whose parts.  n_batches: of the epoch.
-    """
-
-    def __init__(self, kernel: Kernel, n_batches: int) -> None:
-        self.kernel, self.left = kernel, n_batches
-        self.batches = self.gradients = 0
-
-    def hold(self) -> None:
-        """Before anything of a batch is computed."""
-        if self.batches == 0:
-            self.kernel.hold(slow_only=True)
-
-    def passed(self, batches: int = 1) -> None:
-        """One more gradient, of so many batches, has come; before the optimiser steps on it."""
-        self.batches, self.gradients, self.left = self.batches + batches, self.gradients + 1, self.left - batches
-        if self.left == 0 or self.batches >= BATCHES_HELD:
-            self.kernel.pass_on(1.0 / self.gradients)
-            self.close()
-
-    def close(self) -> None:
-        self.kernel.let_go()
-        self.batches = self.gradients = 0
-
-
 class RunningInference(GPInference, Generic[Given]):
-    """Steps per batch at a q(B) that is conditioned on the running statistics again after some batches."""
+    """Steps per batch at a q(B) that is conditioned on the running statistics again after some batches.
+
+    The prior stays as it is for a few batches and then steps on the mean of their gradients: what the GP computes of
+    their rows is computed once.
+    """
 
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__(model)
@@ -104,21 +77,31 @@ class RunningInference(GPInference, Generic[Given]):
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         every, batches = self.batches_between(epoch.n_batches), iter(epoch)
-        times = epoch.n_batches // every
-        with contextlib.closing(Slow(self.model.kernel, epoch.n_batches)) as slow:
-            for time in range(times):
-                slow.hold()
-                given = self.given(epoch)
-                some = itertools.islice(batches, every) if time + 1 < times else batches  # the last have what is left
-                recent = yield from self.steps_at(given, some, epoch, slow)
-                epoch.world.sum_(recent.tensors())
-                self.take_over(recent)
+        size = min(TOGETHER, every)
+        groups, between = epoch.n_batches // size, every // size
+        recent: Statistics | None = None  # of this process, since q(B) was last conditioned
+        for number in range(groups):
+            with self.model.kernel.held(slow_only=True):
+                if number % between == 0 and number + between <= groups:  # what is left at the end joins the last
+                    self._take_over(recent, epoch)
+                    recent, given = None, self.given(epoch)
+                some = itertools.islice(batches, size) if number + 1 < groups else batches
+                terms, part = yield from self.steps_together(given, list(some), epoch)
+                recent = part if recent is None else recent.add_(part)
+            yield terms
+        self._take_over(recent, epoch)
         self.running.end_epoch()
 
     @classmethod
     def batches_between(cls, n_batches: int) -> int:
         """After how many of an epoch's batches q(B) is conditioned again."""
         raise NotImplementedError
+
+    def _take_over(self, recent: Statistics | None, epoch: Epoch) -> None:
+        """Add what all processes saw since the last time."""
+        if recent is not None:
+            epoch.world.sum_(recent.tensors())
+            self.take_over(recent)
 
     def take_over(self, recent: Statistics) -> None:
         """Keep the sums over the rows that all processes saw since q(B) was last conditioned."""
@@ -137,13 +120,24 @@ class RunningInference(GPInference, Generic[Given]):
         """
         raise NotImplementedError
 
-    def steps_at(
-        self, given: Given, batches: Iterable[Batch], epoch: Epoch, slow: Slow
-    ) -> Generator[LossTerms, None, Statistics]:
-        """Step through batches at the same q(B); return the sums over their rows.
+    def steps_together(
+        self, given: Given, batches: list[Batch], epoch: Epoch
+    ) -> Generator[LossTerms, None, tuple[LossTerms, Statistics]]:
+        """Step with every batch but the last; return that one's terms and the sums over the rows of all.
 
         Args:
-            given: what `condition` said.  batches: rows of this process.  epoch: whose batches they are.
-            slow: parts of the kernel, held when this is called.
+            given: what `condition` said.  batches: rows of this process; the prior steps with the last, on gradients
+                per sample of all.  epoch: whose batches they are.
         """
         raise NotImplementedError
+
+
+def rows_of(batches: list[Batch]) -> tuple[Rows, int, int]:
+    """Rows of several batches together, how many all processes have of them, and how many are here."""
+    rows = Rows.joined([batch.rows for batch in batches])
+    return rows, sum(batch.total for batch in batches), len(rows)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Of several batches, one after the other."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))

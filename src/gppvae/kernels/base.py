@@ -138,32 +138,24 @@ class Kernel(nn.Module):
         return [math.prod(leaf.rank for leaf in term.leaves if leaf.key != split) for term in self.terms()]
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self, slow_only: bool = False) -> Iterator[None]:
         """Nothing that the kernel reads changes inside, so features of distinct values are made once.
 
         Gradients that reach them wait, and go on to the parameters together at the end.
+
+        Args:
+            slow_only: leave out leaves that only look features up; rows need few of them.
         """
-        self.hold()
+        held = [leaf for leaf in self.leaves() if leaf.slow or not slow_only]
+        for leaf in held:
+            leaf.holds = True
         try:
             yield
-            self.pass_on()
+            for leaf in held:
+                leaf.pass_on()
         finally:
-            self.let_go()
-
-    def hold(self, slow_only: bool = False) -> None:
-        """From here on features of distinct values are made once, of all leaves or of the slow ones."""
-        for leaf in self.leaves():
-            leaf.holds = leaf.slow or not slow_only
-
-    def pass_on(self, share: float = 1.0) -> None:
-        """Let the gradients that have reached features held, so many times, go on to the parameters."""
-        for leaf in self.leaves():
-            leaf.pass_on(share)
-
-    def let_go(self) -> None:
-        """From here on features are made anew."""
-        for leaf in self.leaves():
-            leaf.holds, leaf.kept = False, None
+            for leaf in held:
+                leaf.holds, leaf.kept = False, None
 
     def best_split(self, rows: Rows, batch_rows: int | None = None, batches_between: int | None = None) -> str | None:
         """The coded column that makes the Gram matrix cheapest, or None when splitting does not pay.
@@ -240,7 +232,7 @@ class Leaf(Kernel):
     columns_read: tuple[str, ...] = ()
     complete: bool = True
     slow: bool = False  # whether features of distinct values cost more than looking them up
-    holds: bool = False  # between Kernel.hold() and let_go()
+    holds: bool = False  # inside Kernel.held()
     kept: tuple[Tensor, Tensor, Tensor] | None = None  # values, their features, and what stands for these
 
     def _expand(self) -> list[Term]:
@@ -303,10 +295,10 @@ class Leaf(Kernel):
         known, _, stands = self.kept
         return stands if known is values else self.factor(values)
 
-    def pass_on(self, share: float = 1.0) -> None:
+    def pass_on(self) -> None:
         """Back-propagate what has reached the features that were kept."""
         if self.kept is not None and self.kept[2].grad is not None:
-            self.kept[1].backward(self.kept[2].grad * share)
+            self.kept[1].backward(self.kept[2].grad)
 
     def row_variance(self, rows: Rows) -> Tensor:
         column = rows.columns[self.key]

@@ -34,22 +34,28 @@ class Held:
 
 
 @dataclass(frozen=True)
-class RowNLL:
-    """The bound at rows, and what its gradients are made of.
+class RowMoments:
+    """What q(B) says of f at rows x.
 
     Attributes:
-        value: (N,).  r: mu - f (N, L).  P: x sum_l Sigma_l (N, M).  quad: the quadratic terms (N, 1).
+        f: means m'x (N, L).  P: x sum_l Sigma_l (N, M).  s: variances, summed over latents (N, 1).
     """
 
-    value: Tensor
-    r: Tensor
+    f: Tensor
     P: Tensor
-    quad: Tensor
+    s: Tensor
 
 
 @torch.no_grad()
-def row_nll(given: Held, rows: GroupedRows, tables: list[Tensor], mean: Tensor, var: Tensor, noise: Tensor) -> RowNLL:
-    """Per-row part of an upper bound on `gp_nll`.
+def moments_at(given: Held, rows: GroupedRows, tables: list[Tensor]) -> RowMoments:
+    """Cost: O(N M (M + L))."""
+    P, f = rows.times(given.moments.at(tables)).split([rows.x.shape[1], given.moments.tall.shape[1]], dim=1)
+    return RowMoments(f, P, (rows.x * P).sum(1, keepdim=True))
+
+
+@torch.no_grad()
+def row_nll(f: Tensor, s: Tensor, mean: Tensor, var: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Per-row part of an upper bound on `gp_nll`, (N,).
 
         1/2 sum_l [log 2 pi d + ((mu - v'm_l)^2 + s2_l + v'Sigma_l v) / d]
     Summed over all rows, plus KL(q(B)), it is never below the exact term. At m = C^-1 R, Sigma = C^-1 it
@@ -57,52 +63,60 @@ def row_nll(given: Held, rows: GroupedRows, tables: list[Tensor], mean: Tensor, 
     Source: Hensman et al. 2013; docs/math.md, "A bound that factorises".
 
     Args:
-        given: q(B).  rows, tables: features.  mean, var: encoder outputs (N, L).  noise: d, (N,) or ().
-    Cost: O(N M (M + L)).
+        f, s: of `moments_at`.  mean, var: encoder outputs (N, L).  noise: d, (N,) or ().
+    Returns:
+        the bound, r = mu - f (N, L), and the quadratic terms q (N, 1), which its gradients are made of.
     """
-    L, d = mean.shape[1], noise.reshape(-1, 1)
-    P, f = rows.times(given.moments.at(tables)).split([rows.x.shape[1], L], dim=1)
-    r = mean - f
-    quad = (r.square() + var).sum(1, keepdim=True) + (rows.x * P).sum(1, keepdim=True)
+    L, d, r = mean.shape[1], noise.reshape(-1, 1), mean - f
+    quad = (r.square() + var).sum(1, keepdim=True) + s
     value = 0.5 * (quad / d + L * (math.log(2.0 * math.pi) + d.log()))
-    return RowNLL(value.squeeze(1), r, P, quad)
+    return value.squeeze(1), r, quad
 
 
 @torch.no_grad()
-def pull_row_nll(
-    given: Held, at: RowNLL, rows: GroupedRows, tables: list[Tensor], noise: Tensor, share: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `share` times the sum of the bound over rows with respect to x, mean, var and noise.
+def pull_latents(r: Tensor, noise: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Gradients of `share` times the sum of the bound over rows with respect to mean and var, (N, L) each.
 
-    With r = mu - f and q the quadratic terms of a row:
-        dmu = r / d,  ds2 = 1 / (2 d),  dx = (sum_l Sigma_l x - m r) / d,  dd = (L - q / d) / (2 d)
+    dmu = r / d,  ds2 = 1 / (2 d)
+    """
+    weight = share / noise.reshape(-1, 1)
+    return weight * r, (0.5 * weight).expand_as(r)
+
+
+@torch.no_grad()
+def pull_features(
+    given: Held, at: RowMoments, rows: GroupedRows, tables: list[Tensor], r: Tensor, quad: Tensor, noise: Tensor, n: int
+) -> tuple[Tensor, Tensor]:
+    """Gradients of 1 / n times the sum of the bound over rows with respect to x (N, M) and noise.
+
+    With r and q as `row_nll` says:
+        dx = (sum_l Sigma_l x - m r) / d,  dd = (L - q / d) / (2 d)
 
     Args:
-        given, rows, tables, noise: as in `row_nll`, and `at` what it said.
+        given, rows, tables: as in `moments_at`, and `at` what it said.  r, quad, noise: as in `row_nll`.
     Cost: O(N M L).
     """
-    (n, L), c = at.r.shape, noise.reciprocal().reshape(-1, 1)
-    weight = (share * c).expand(n, 1)
-    dmu, ds2 = weight * at.r, 0.5 * weight
-    dx = torch.addcmul(rows.back(dmu, given.moments.tall_at(tables)).neg_(), weight, at.P)
-    dd = torch.addcmul(L * ds2, ds2, c * at.quad, value=-1.0)
-    return dx, dmu, ds2.expand(n, L), dd.squeeze(1) if noise.ndim else dd.sum()
+    c = noise.reciprocal().reshape(-1, 1)
+    weight = c / n
+    dx = rows.back(r, given.moments.tall_at(tables)).neg_().add_(at.P).mul_(weight)
+    dd = (0.5 * weight) * torch.sub(r.shape[1], c * quad)
+    return dx, dd.squeeze(1) if noise.ndim else dd.sum()
 
 
 @torch.no_grad()
 def sums_and_tables(
-    given: Held, rows: GroupedRows, tables: list[Tensor], mean: Tensor, noise: Tensor, by_mean: Tensor, share: float
+    given: Held, rows: GroupedRows, tables: list[Tensor], mean: Tensor, r: Tensor, noise: Tensor, n: int
 ) -> tuple[Statistics, list[Tensor]]:
     """S and R of these rows, which q(B) is conditioned on, and the gradients of the bound with respect to the tables.
 
     Args:
-        given, rows, tables, mean, noise: as in `row_nll`.  by_mean: gradient of `pull_row_nll` with this `share`.
+        given, rows, tables: as in `moments_at`.  mean, r, noise: as in `row_nll`.  n: as in `pull_features`.
     Cost: O(N M (M + L)), and O(Q H^2) where there are tables.
     """
-    (n, L), M, c = mean.shape, rows.x.shape[1], noise.reciprocal().reshape(-1, 1)
+    (n_rows, L), c = mean.shape, noise.reciprocal().reshape(-1, 1)
     observed = (c, c * mean)
     if not tables:
-        return Statistics.observed(row_sums(rows, observed), n, L), []
-    sums = row_sums(rows, observed, ((0.5 * share) * c, -by_mean))
-    observed_sums, by_moments = sums.split(M + L, dim=2)
-    return Statistics.observed(observed_sums, n, L), given.moments.pull(by_moments, tables)
+        return Statistics.observed(row_sums(rows, observed), n_rows, L), []
+    sums = row_sums(rows, observed, ((0.5 / n) * c, (-1.0 / n) * c * r))
+    observed_sums, by_moments = sums.split(rows.x.shape[1] + L, dim=2)
+    return Statistics.observed(observed_sums, n_rows, L), given.moments.pull(by_moments, tables)

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from gppvae.inference import INFERENCES, Inference
+from gppvae.inference.running import TOGETHER
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 
 GROUPS = ("encoder", "decoder", "prior", "noise", "weights")
-POSTERIOR_RATES = {"encoder": 0.5, "prior": 4.0, "noise": 4.0}  # of posterior coding, times those of the others
 
 
 @dataclass(frozen=True)
@@ -118,17 +118,22 @@ def check_phases(phases: list[Phase]) -> None:
 def joint_phase(inference: str, epochs: int, lr: dict[str, float], average: float = 0.0) -> Phase:
     """Networks and prior learn together.
 
-    Posterior coding steps encoder and prior, which q(B) is made of, once where the decoder steps four times: the prior
-    at four times its rate, so that it gets as far; the encoder gets further at half of its own. Its steps are noisy, as
-    what a row does to others is estimated from the few seen last, so the rates fall to zero.
+    Mini-batch inference and posterior coding step the prior once per four batches, so at four times the rate it gets as
+    far. Posterior coding steps the encoder as rarely, and gets further with half of its rate; its steps are noisy, as
+    what a row does to others is estimated from the few seen last, so its rates fall to zero.
 
     Args:
-        inference: its name.  lr: of each group, when all step with every batch.  average: as in `Phase`.
+        inference: its name.  lr: of each group, for steps with every batch.  average: as in `Phase`.
     """
-    if inference != "posterior":
-        return Phase("joint", inference, epochs, lr, average=average)
-    own = {group: rate * POSTERIOR_RATES.get(group, 1.0) for group, rate in lr.items()}
-    return Phase("joint", inference, epochs, own, "cosine", average=average)
+    factors: dict[str, float] = {}
+    if inference in ("minibatch", "posterior"):
+        factors = {"prior": TOGETHER, "noise": TOGETHER}
+    if inference == "posterior":
+        factors["encoder"] = 0.5
+    rates = {group: rate * factors.get(group, 1.0) for group, rate in lr.items()}
+    return Phase(
+        "joint", inference, epochs, rates, "cosine" if inference == "posterior" else "constant", average=average
+    )
 
 
 def plan(
