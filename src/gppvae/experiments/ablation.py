@@ -88,8 +88,7 @@ STUDIES = {
         "pixel variance 0.01": {"pixel_var": 0.01},
         "pixel variance 0.08": {"pixel_var": 0.08},
         "rate of the prior 0.01": {"phases": {"joint": {"lr": _rates(0.001, 0.01)}}},
-        "rate of the prior 0.001": {"phases": {"joint": {"lr": _rates(0.001, 0.001)}}},
-        "rate of the networks 0.003": {"phases": {"joint": {"lr": _rates(0.003, 0.004), "average": 0.9995}}},
+        "rate of the networks 0.003": {"phases": {"joint": {"lr": _rates(0.003, 0.001), "average": 0.9995}}},
         "GP posterior coding": {"phases": {"joint": {"inference": "posterior", "lr": _posterior_rates()}}},
         "GP posterior coding, encoder at the decoder's rate": {"phases": {"joint": {"inference": "posterior"}}},
         "dis: 60 epochs of VAE, then GP only": {

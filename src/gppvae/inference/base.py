@@ -27,6 +27,7 @@ class LossTerms:
     Attributes:
         recon_nll: -E log p(y | z).  gp_nll: the prior term, with KL(q(B)) where there is one.
         neg_entropy: -H(q(z | y)).  penalty: -log prior of the kernel's parameters.
+        batches: that the gradients of kernel and latent noise stand for, where these do not step with every batch.
     """
 
     recon_nll: Tensor
@@ -34,6 +35,7 @@ class LossTerms:
     neg_entropy: Tensor
     penalty: Tensor
     n: int
+    batches: int = 1
 
     @classmethod
     def without_encoder(cls, recon: Tensor, kl: Tensor, penalty: Tensor, share: float, n: int) -> LossTerms:
@@ -49,7 +51,7 @@ class LossTerms:
         return self.recon_nll + self.gp_nll + self.neg_entropy + self.penalty
 
     def named(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "n"}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("n", "batches")}
 
 
 class Inference(nn.Module):

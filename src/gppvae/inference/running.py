@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Generator, Iterator, Sequence
 from typing import Generic, TypeVar
@@ -67,8 +68,8 @@ class RunningStatistics(nn.Module):
 class RunningInference(GPInference, Generic[Given]):
     """Steps per batch at a q(B) that is conditioned on the running statistics again after some batches.
 
-    The prior stays as it is for a few batches and then steps on the mean of their gradients: what the GP computes of
-    their rows is computed once.
+    The prior stays as it is for a few batches and then takes one step for all of them, on the mean of their gradients:
+    what the GP computes of their rows is computed once.
     """
 
     def __init__(self, model: GPPriorVAE) -> None:
@@ -85,10 +86,10 @@ class RunningInference(GPInference, Generic[Given]):
                 if number % between == 0 and number + between <= groups:  # what is left at the end joins the last
                     self._take_over(recent, epoch)
                     recent, given = None, self.given(epoch)
-                some = itertools.islice(batches, size) if number + 1 < groups else batches
-                terms, part = yield from self.steps_together(given, list(some), epoch)
+                some = list(itertools.islice(batches, size) if number + 1 < groups else batches)
+                terms, part = yield from self.steps_together(given, some, epoch)
                 recent = part if recent is None else recent.add_(part)
-            yield terms
+            yield dataclasses.replace(terms, batches=len(some))
         self._take_over(recent, epoch)
         self.running.end_epoch()
 

@@ -178,8 +178,9 @@ class PhaseRun:
         self.progress.epoch(done + 1, shown)
 
     def _step(self, terms: LossTerms, progress: float) -> None:
+        rate = self.phase.rate(progress)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["base"] * self.phase.rate(progress)
+            group["lr"] = group["base"] * rate * (terms.batches if group["prior"] else 1)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         self.trainer.world.sum_([*gradients, *terms.named().values()])
         # The sum of a tensor is finite only if all its entries are: one number to look at per tensor.

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from gppvae.inference import INFERENCES, Inference
-from gppvae.inference.running import TOGETHER
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 
 GROUPS = ("encoder", "decoder", "prior", "noise", "weights")
+PRIOR = ("prior", "noise")  # whose steps may stand for several batches
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Phase:
     Attributes:
         name: for logs.  inference: a name of INFERENCES.  epochs: passes over the data.
         lr: learning rate of each trained group; the others stay fixed. Groups: encoder, decoder (with the
-            likelihood), prior (the kernel), noise (alpha), weights (of q(B), where they are learned).
+            likelihood), prior (the kernel), noise (alpha), weights (of q(B), where they are learned). Where kernel and
+            alpha take one step for several batches, it is as many times as long.
         decay: "constant", or "cosine" to zero over the phase.
         warmup: share of the phase in which the rate climbs linearly.
         weight_decay: of the networks, decoupled from the gradient as in AdamW.
@@ -91,12 +92,15 @@ def optimizer_groups(
     Those that are treated alike are one group: an optimiser's time is a time per group.
     """
     decayed = {id(p) for network in networks for p in network.parameters()}
-    alike: dict[tuple[float, float], list[nn.Parameter]] = {}
+    alike: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for name, parameters in trained.items():
         for parameter in parameters:
             decay = phase.weight_decay if id(parameter) in decayed else 0.0
-            alike.setdefault((phase.lr[name], decay), []).append(parameter)
-    return [{"params": members, "base": base, "weight_decay": decay} for (base, decay), members in alike.items()]
+            alike.setdefault((phase.lr[name], decay, name in PRIOR), []).append(parameter)
+    return [
+        {"params": members, "base": base, "weight_decay": decay, "prior": prior}
+        for (base, decay, prior), members in alike.items()
+    ]
 
 
 def check_phases(phases: list[Phase]) -> None:
@@ -118,22 +122,15 @@ def check_phases(phases: list[Phase]) -> None:
 def joint_phase(inference: str, epochs: int, lr: dict[str, float], average: float = 0.0) -> Phase:
     """Networks and prior learn together.
 
-    Mini-batch inference and posterior coding step the prior once per four batches, so at four times the rate it gets as
-    far. Posterior coding steps the encoder as rarely, and gets further with half of its rate; its steps are noisy, as
-    what a row does to others is estimated from the few seen last, so its rates fall to zero.
+    Posterior coding steps the encoder once per four batches, and gets further with half of its rate. Its steps are
+    noisy, as what a row does to others is estimated from the few seen last, so the rates fall to zero.
 
     Args:
-        inference: its name.  lr: of each group, for steps with every batch.  average: as in `Phase`.
+        inference: its name.  lr: of each group.  average: as in `Phase`.
     """
-    factors: dict[str, float] = {}
-    if inference in ("minibatch", "posterior"):
-        factors = {"prior": TOGETHER, "noise": TOGETHER}
-    if inference == "posterior":
-        factors["encoder"] = 0.5
-    rates = {group: rate * factors.get(group, 1.0) for group, rate in lr.items()}
-    return Phase(
-        "joint", inference, epochs, rates, "cosine" if inference == "posterior" else "constant", average=average
-    )
+    if inference != "posterior":
+        return Phase("joint", inference, epochs, lr, average=average)
+    return Phase("joint", inference, epochs, lr | {"encoder": 0.5 * lr["encoder"]}, "cosine", average=average)
 
 
 def plan(
