@@ -9,7 +9,7 @@ import torch
 from gppvae.data.table import Table
 from gppvae.estimator.cost import GPCost, tell_cost
 from gppvae.inference import INFERENCES
-from gppvae.inference.base import gp_arguments, sum_statistics
+from gppvae.inference.base import sum_encoded
 from gppvae.inference.exact import pull_back
 from gppvae.kernels import parse_kernel
 from gppvae.likelihoods import Gaussian
@@ -66,7 +66,7 @@ def test_the_term_keeps_its_digits(table: str, alpha: float) -> None:
         V = model.features(epoch.rows).dense()
     noise = model.noise(epoch.rows).detach().expand(N)
     cov = V.detach() @ V.detach().T + torch.diag(noise)
-    totals = sum_statistics(epoch, lambda b: gp_arguments(model, b, *model.autoencoder.encode(b.y)))
+    totals = sum_encoded(model, epoch, lambda b: model.autoencoder.encode(b.y))
     value, _, _ = pull_back(model, totals, epoch)
     # Relative to the size of what is subtracted in the quadratic form, which 1 / alpha sets.
     scale = float((mean.square() / noise.unsqueeze(1)).sum()) + abs(float(value))

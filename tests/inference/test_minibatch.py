@@ -9,7 +9,7 @@ from torch import Tensor
 
 import oracles
 from gppvae.inference import Exact, Inference, Minibatch
-from gppvae.inference.base import gp_arguments, sum_statistics
+from gppvae.inference.base import sum_encoded
 from gppvae.inference.running import RunningStatistics
 from gppvae.kernels import RBF
 from gppvae.models.gppvae import GPPriorVAE
@@ -109,7 +109,7 @@ def test_running_sums_are_the_full_sums_when_nothing_moves() -> None:
     epoch = make_epoch(model, batch_size=4)
     inference = Minibatch(model)
     inference.start(epoch, None)
-    full = sum_statistics(epoch, lambda batch: gp_arguments(model, batch, model.autoencoder.encode(batch.y)[0], None))
+    full = sum_encoded(model, epoch, lambda batch: (model.autoencoder.encode(batch.y)[0], None))
     for terms in inference.steps(epoch):
         current = inference.running.current()
         assert terms.n <= 4

@@ -129,6 +129,8 @@ def test_the_disjoint_plan_never_trains_networks_after_the_warm_up() -> None:
     assert [(phase.inference, phase.epochs) for phase in phases] == [("vae", 2), ("fixed", 3)]
     assert not {"encoder", "decoder"} & set(phases[1].lr)
     assert [phase.inference for phase in plan("joint", "exact", 5, 2, 3)] == ["vae", "fixed", "exact"]
+    encoder = {name: plan("joint", name, lr=0.002)[-1].lr["encoder"] for name in ("exact", "minibatch", "posterior")}
+    assert encoder == {"exact": 0.002, "minibatch": 0.002, "posterior": 0.001}
     decays = {name: plan("joint", name)[-1].decay for name in ("exact", "minibatch", "posterior")}
     assert decays == {"exact": "constant", "minibatch": "constant", "posterior": "cosine"}
 
@@ -367,6 +369,16 @@ def test_a_phase_with_an_average_ends_on_it() -> None:
     handle.remove()
     assert steps == 15
     np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_one_step_of_the_prior_for_three_batches_is_three_times_as_long() -> None:
+    """The first step of Adam is as long as the rate, whatever the gradient."""
+    given = problem()
+    before = {name: p.detach().clone() for name, p in given[0].named_parameters()}
+    train([Phase("p", "posterior", 1, dict.fromkeys(("encoder", "prior", "noise"), 1e-3))], given=given)
+    moved = {name: (p.detach() - before[name]).abs().max().item() for name, p in given[0].named_parameters()}
+    np.testing.assert_allclose([moved["log_alpha"], moved["kernel.left.x"]], 3e-3, rtol=1e-4)
+    np.testing.assert_allclose(moved["autoencoder.encoder.layers.0.weight"], 1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Batch, Epoch
+from gppvae.data.table import Rows
 from gppvae.kernels.features import Features
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.prior.lowrank import assemble
 from gppvae.prior.posterior import WeightPosterior, condition_on_encoder
 from gppvae.prior.statistics import Statistics, StatisticsSum, pull_rows, statistics
+
+TOGETHER = 4  # batches that the GP computes with at once
 
 
 @dataclass(frozen=True)
@@ -110,32 +114,60 @@ class GPInference(Inference):
 
     @torch.no_grad()
     def weights(self, epoch: Epoch) -> WeightPosterior:
-        totals = sum_statistics(
-            epoch, lambda batch: gp_arguments(self.model, batch, *self.model.autoencoder.encode(batch.y))
-        )
+        totals = sum_encoded(self.model, epoch, lambda batch: self.model.autoencoder.encode(batch.y))
         return condition_on_encoder(assemble(totals, *self.model.tables(epoch.rows)))
 
 
+def together(epoch: Epoch) -> Iterator[list[Batch]]:
+    """Batches whose rows the GP computes with at once."""
+    batches = iter(epoch)
+    while some := list(itertools.islice(batches, TOGETHER)):
+        yield some
+
+
+def rows_of(batches: list[Batch]) -> Rows:
+    """Of several batches, one after the other, those of this process."""
+    return Rows.joined([batch.rows for batch in batches])
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Of several batches, one after the other."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
+
+
 GPArguments = tuple[Features, Tensor, Tensor | None, Tensor]
+Latents = tuple[Tensor, Tensor | None]
 
 
-def gp_arguments(model: GPPriorVAE, batch: Batch, mean: Tensor, var: Tensor | None) -> GPArguments:
-    """What `statistics` takes of a batch: features, latents (and variances) in float64, latent noise."""
+def joined_latents(parts: Sequence[Latents]) -> Latents:
+    """Mean and variance, or a sample and None, of several batches."""
+    variances = [var for _, var in parts if var is not None]
+    return joined([mean for mean, _ in parts]), joined(variances) if variances else None
+
+
+def gp_arguments(model: GPPriorVAE, rows: Rows, mean: Tensor, var: Tensor | None) -> GPArguments:
+    """What `statistics` takes of rows: features, latents (and variances) in float64, latent noise."""
     latents = model.to_gp(mean), None if var is None else model.to_gp(var)
-    return model.features(batch.rows), *latents, model.noise(batch.rows)
-
-
-def sum_statistics(epoch: Epoch, arguments: Callable[[Batch], GPArguments]) -> Statistics:
-    """Statistics of all rows of an epoch."""
-    return sum_over(epoch, lambda batch: statistics(*arguments(batch)))
+    return model.features(rows), *latents, model.noise(rows)
 
 
 @torch.no_grad()
-def sum_over(epoch: Epoch, part: Callable[[Batch], Statistics]) -> Statistics:
-    """Sum over all batches in the memory of one; processes add theirs up once, at the end."""
+def sum_encoded(model: GPPriorVAE, epoch: Epoch, latents: Callable[[Batch], Latents]) -> Statistics:
+    """Statistics of all rows of an epoch, whose latents a function gives by batches."""
+
+    def part(batches: list[Batch]) -> Statistics:
+        encoded = joined_latents([latents(batch) for batch in batches])
+        return statistics(*gp_arguments(model, rows_of(batches), *encoded))
+
+    return sum_over(epoch, part)
+
+
+@torch.no_grad()
+def sum_over(epoch: Epoch, part: Callable[[list[Batch]], Statistics]) -> Statistics:
+    """Sum over all batches, a few at a time; processes add theirs up once, at the end."""
     totals = StatisticsSum()
-    for batch in epoch:
-        totals.add(part(batch))
+    for batches in together(epoch):
+        totals.add(part(batches))
     epoch.world.sum_(totals.value.tensors())
     return totals.value
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
 from gppvae.inference.base import (
-    GPArguments,
     GPInference,
+    Latents,
     LossTerms,
     back_propagate,
-    gp_arguments,
-    known_of_rows,
+    joined_latents,
     neg_entropy,
     recon_nll,
     reparametrise,
-    sum_statistics,
+    rows_of,
+    sum_encoded,
+    together,
 )
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.statistics import Statistics
+from gppvae.prior.groups import GroupedRows
+from gppvae.prior.statistics import Statistics, pull_features, pull_latents, pulled_at
 
 
 class Exact(GPInference):
@@ -51,24 +54,35 @@ class Exact(GPInference):
         yield LossTerms(recon_sum, gp_value.cpu(), entropy_sum, penalty.cpu(), n=epoch.n_rows)
 
     def _sweeps(self, epoch: Epoch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        totals = sum_statistics(epoch, self._arguments)
-        gp_value, penalty, pull = pull_back(self.model, totals, epoch)
+        model = self.model
+        totals = sum_encoded(model, epoch, self._encoded)
+        gp_value, penalty, pull = pull_back(model, totals, epoch)
         recon_sum = entropy_sum = torch.zeros((), dtype=torch.float64)
-        for batch in epoch:
-            mean, var = self.model.autoencoder.encode(batch.y)
-            z = reparametrise(mean, var, batch)
-            recon = recon_nll(self.model.autoencoder, batch, z)
-            entropy = neg_entropy(var)
-            arguments = gp_arguments(self.model, batch, *((z, None) if self.sampled else (mean, var)))
-            back_propagate(((recon + entropy) / epoch.n_rows, None), *known_of_rows(pull, arguments))
-            recon_sum = recon_sum + recon.detach().cpu()
-            entropy_sum = entropy_sum + entropy.detach().cpu()
+        for batches in together(epoch):
+            coded, sizes = rows_of(batches), [len(batch) for batch in batches]
+            features, noise = model.features(coded), model.noise(coded)
+            rows, d = GroupedRows(features), noise.detach()
+            at, seen = pulled_at(pull, rows, d), []
+            of_batches = zip(batches, at.b.split(sizes), _split(at.ox, sizes), _split(d, sizes), strict=True)
+            for batch, b, ox, own_d in of_batches:
+                mean, var = model.autoencoder.encode(batch.y)
+                z = reparametrise(mean, var, batch)
+                recon, entropy = recon_nll(model.autoencoder, batch, z), neg_entropy(var)
+                latents = (model.to_gp(z), None) if self.sampled else (model.to_gp(mean), model.to_gp(var))
+                by = pull_latents(pull, b, ox, latents[0], own_d)
+                known = [(x, by_x) for x, by_x in zip(latents, by, strict=True) if x is not None]
+                back_propagate(((recon + entropy) / epoch.n_rows, None), *known)
+                seen.append(latents)
+                recon_sum = recon_sum + recon.detach().cpu()
+                entropy_sum = entropy_sum + entropy.detach().cpu()
+            with torch.no_grad():
+                by = pull_features(pull, at, rows, *joined_latents(seen), d)
+            back_propagate(*zip((features.x, noise), by, strict=True))
         return gp_value, penalty, recon_sum, entropy_sum
 
-    def _arguments(self, batch: Batch) -> GPArguments:
+    def _encoded(self, batch: Batch) -> Latents:
         mean, var = self.model.autoencoder.encode(batch.y)
-        latents = (reparametrise(mean, var, batch), None) if self.sampled else (mean, var)
-        return gp_arguments(self.model, batch, *latents)
+        return (reparametrise(mean, var, batch), None) if self.sampled else (mean, var)
 
 
 def pull_back(model: GPPriorVAE, totals: Statistics, epoch: Epoch) -> tuple[Tensor, Tensor, Statistics]:
@@ -90,3 +104,8 @@ def pull_back(model: GPPriorVAE, totals: Statistics, epoch: Epoch) -> tuple[Tens
     assert outer.grad is not None and sums.grad is not None
     pull = Statistics(outer.grad * world.size, sums.grad * world.size, totals.n_latents)
     return value.detach() * world.share, penalty.detach() * world.share, pull
+
+
+def _split(x: Tensor | None, sizes: list[int]) -> Sequence[Any]:
+    """Parts of something per row; what is no matter of rows goes to all."""
+    return [x] * len(sizes) if x is None or x.ndim == 0 else x.split(sizes)

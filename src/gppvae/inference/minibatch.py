@@ -11,13 +11,14 @@ from gppvae.data.batches import Batch, Epoch
 from gppvae.inference.base import (
     LossTerms,
     back_propagate,
-    gp_arguments,
+    joined,
     neg_entropy,
     recon_nll,
     reparametrise,
-    sum_statistics,
+    rows_of,
+    sum_encoded,
 )
-from gppvae.inference.running import RunningInference, joined, rows_of
+from gppvae.inference.running import RunningInference
 from gppvae.prior.bound import Held, moments_at, pull_features, pull_latents, row_nll, sums_and_tables
 from gppvae.prior.groups import GroupedRows
 from gppvae.prior.lowrank import assemble
@@ -42,9 +43,7 @@ class Minibatch(RunningInference[Held]):
     def start(self, epoch: Epoch, weights: WeightPosterior | None) -> None:
         if self.running.empty:  # a resumed run has them from the checkpoint
             encode = self.model.autoencoder.encode
-            self.running.set(
-                sum_statistics(epoch, lambda batch: gp_arguments(self.model, batch, encode(batch.y)[0], None))
-            )
+            self.running.set(sum_encoded(self.model, epoch, lambda batch: (encode(batch.y)[0], None)))
 
     def condition(self, totals: Statistics, tables: list[Tensor], sizes: list[int]) -> Held:
         return Held.of(condition(assemble(totals, tables, sizes)), tables, sizes)
@@ -56,7 +55,7 @@ class Minibatch(RunningInference[Held]):
     def steps_together(
         self, given: Held, batches: list[Batch], epoch: Epoch
     ) -> Generator[LossTerms, None, tuple[LossTerms, Statistics]]:
-        model, (coded, n, here) = self.model, rows_of(batches)
+        model, coded, n = self.model, rows_of(batches), sum(batch.total for batch in batches)
         features, noise, penalty = model.features(coded), model.noise(coded), model.kernel.neg_log_prior()
         rows, tables = GroupedRows(features), features.tables
         at, d, sizes = moments_at(given, rows, tables), noise.detach(), [len(batch) for batch in batches]
@@ -78,6 +77,6 @@ class Minibatch(RunningInference[Held]):
         mean64, r, quad = map(joined, zip(*seen, strict=True))
         of_prior = zip((features.x, noise), pull_features(given, at, rows, tables, r, quad, d, n), strict=True)
         sums, by_tables = sums_and_tables(given, rows, tables, mean64, r, d, n)
-        by_penalty = torch.full_like(penalty, here / n / epoch.n_rows)
+        by_penalty = torch.full_like(penalty, len(coded) / n / epoch.n_rows)
         back_propagate(*of_prior, *zip(tables, by_tables, strict=True), (penalty, by_penalty))
         return terms, sums

@@ -10,15 +10,16 @@ from torch import Tensor
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
 from gppvae.inference.base import (
-    GPArguments,
+    TOGETHER,
     LossTerms,
     back_propagate,
     draw_latents,
+    joined,
     recon_nll,
+    rows_of,
     sum_over,
-    sum_statistics,
 )
-from gppvae.inference.running import TOGETHER, RunningInference, joined, rows_of
+from gppvae.inference.running import RunningInference
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.groups import GroupedRows
 from gppvae.prior.lowrank import assemble
@@ -31,7 +32,7 @@ from gppvae.prior.pseudo import (
     pull_pseudo,
     split_pseudo_sums,
 )
-from gppvae.prior.statistics import Statistics
+from gppvae.prior.statistics import Statistics, statistics
 
 ENCODED_VALUES = 2**18  # of samples that are encoded at once, unless a batch has more
 FORGOTTEN = 0.3  # weight of what rows asked for, each time that q(B) is conditioned again
@@ -44,10 +45,11 @@ class PosteriorCoding(RunningInference[Conditioned]):
     share one covariance. Training and prediction then use the same path, row -> q(f) -> decoder; the bound is
     E log p(y | z) - KL(q(B) || N(0, I)), z = f + eta. A row acts on the f of every other: what these want of it is
     estimated from the rows seen before q(B) was conditioned, the last of them first, not from the few that share
-    its batch. An encoder that is not told soon what its last step did goes too far, so q(B) follows every few steps,
-    however long an epoch is. Source: Pearce 2019; Jazbec et al. 2021.
+    its batch. An encoder that steps again before q(B) has followed its last step goes too far, so encoder and prior
+    take one step for a few batches, and then q(B) is conditioned; the decoder steps with every batch.
+    Source: Pearce 2019; Jazbec et al. 2021.
 
-    Cost: one plain VAE epoch plus O(N M (M + L)), and H^3 per two batches; one more such epoch before the first.
+    Cost: one plain VAE epoch plus O(N M (M + L)), and H^3 per four batches; one more such epoch before the first.
     """
 
     name = "posterior"
@@ -64,14 +66,19 @@ class PosteriorCoding(RunningInference[Conditioned]):
             return
         at_start = self.weights(epoch)
 
-        def part(batch: Batch) -> Statistics:
-            features, mean, _, noise = self._pseudo_observations(batch)
+        def part(batches: list[Batch]) -> Statistics:
+            coded = rows_of(batches)
+            features = self.model.features(coded)
             V = features.dense()
-            f, var = at_start.mean_at(V), at_start.var_at(V) + self._latent_noise(batch.rows)
-            z = draw_latents(f, var, batch.noise(f.shape[1])).requires_grad_()
-            with torch.enable_grad():
-                (by_z,) = torch.autograd.grad(recon_nll(self.model.autoencoder, batch, z), z)
-            return pseudo_sums(GroupedRows(features), mean, noise, *self._gradients_at(f, var, z, by_z))
+            f, var = at_start.mean_at(V), at_start.var_at(V) + self._latent_noise(coded)
+            z = draw_latents(f, var, joined([batch.noise(f.shape[1]) for batch in batches]))
+            mean, noise = self._encoded_each(batches)
+            by_z = []
+            for batch, own in zip(batches, z.split([len(batch) for batch in batches]), strict=True):
+                with torch.enable_grad():
+                    recon = recon_nll(self.model.autoencoder, batch, own.requires_grad_())
+                by_z += torch.autograd.grad(recon, own)
+            return pseudo_sums(GroupedRows(features), mean, noise, *self._gradients_at(f, var, z, joined(by_z)))
 
         observed, asked = split_pseudo_sums(sum_over(epoch, part))
         self.running.set(observed)
@@ -97,14 +104,14 @@ class PosteriorCoding(RunningInference[Conditioned]):
         self, given: Conditioned, batches: list[Batch], epoch: Epoch
     ) -> Generator[LossTerms, None, tuple[LossTerms, Statistics]]:
         """First the decoder's passes, which tell the gradients at f; from them the encoder's and the kernel's."""
-        model, (coded, n, here) = self.model, rows_of(batches)
-        share = here / epoch.n_rows
+        model, coded, n = self.model, rows_of(batches), sum(batch.total for batch in batches)
+        share = len(coded) / epoch.n_rows
         features, eta, penalty = model.features(coded), self._latent_noise(coded), model.kernel.neg_log_prior()
         rows, tables = GroupedRows(features), features.tables
         with torch.no_grad():
             at = posterior_at(given, rows, tables)
             var = at.s + eta
-            z = draw_latents(at.f, var, torch.cat([batch.noise(model.latent_dim) for batch in batches]))
+            z = draw_latents(at.f, var, joined([batch.noise(model.latent_dim) for batch in batches]))
         by_z: list[Tensor] = []
         for batch, own in zip(batches, z.split([len(batch) for batch in batches]), strict=True):
             recon = recon_nll(model.autoencoder, batch, own.requires_grad_())
@@ -115,7 +122,7 @@ class PosteriorCoding(RunningInference[Conditioned]):
             if len(by_z) < len(batches):
                 yield terms
         with torch.no_grad():
-            g, h = self._gradients_at(at.f, var, z, torch.cat(by_z))
+            g, h = self._gradients_at(at.f, var, z, joined(by_z))
         encoded = []
         for y, some in _to_encode(batches):
             mean, noise = self._encoded(y, coded[some])
@@ -139,11 +146,16 @@ class PosteriorCoding(RunningInference[Conditioned]):
 
     @torch.no_grad()
     def weights(self, epoch: Epoch) -> SharedCovariance:
-        return condition(assemble(sum_statistics(epoch, self._pseudo_observations), *self.model.tables(epoch.rows)))
+        def part(batches: list[Batch]) -> Statistics:
+            mean, noise = self._encoded_each(batches)
+            return statistics(self.model.features(rows_of(batches)), mean, None, noise)
 
-    def _pseudo_observations(self, batch: Batch) -> GPArguments:
-        mean, noise = self._encoded(batch.y, batch.rows)
-        return self.model.features(batch.rows), mean, None, noise
+        return condition(assemble(sum_over(epoch, part), *self.model.tables(epoch.rows)))
+
+    def _encoded_each(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+        """As `_encoded`, of several batches one after the other."""
+        means, noises = zip(*(self._encoded(batch.y, batch.rows) for batch in batches), strict=True)
+        return joined(means), joined(noises)
 
     def _encoded(self, y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Pseudo-observations (n, L) and their noise (n,)."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Batch, Epoch
-from gppvae.data.table import Rows
-from gppvae.inference.base import GPInference, LossTerms
+from gppvae.inference.base import TOGETHER, GPInference, LossTerms
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.statistics import Statistics
 
-TOGETHER = 4  # batches between two steps of the prior
 Given = TypeVar("Given")  # what a batch needs to know of all rows: q(B), at least
 
 
@@ -131,14 +129,3 @@ class RunningInference(GPInference, Generic[Given]):
                 per sample of all.  epoch: whose batches they are.
         """
         raise NotImplementedError
-
-
-def rows_of(batches: list[Batch]) -> tuple[Rows, int, int]:
-    """Rows of several batches together, how many all processes have of them, and how many are here."""
-    rows = Rows.joined([batch.rows for batch in batches])
-    return rows, sum(batch.total for batch in batches), len(rows)
-
-
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Of several batches, one after the other."""
-    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))

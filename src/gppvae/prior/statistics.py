@@ -132,14 +132,73 @@ def row_sums(rows: GroupedRows, *pairs: tuple[Tensor, Tensor]) -> Tensor:
     return rows.outer(torch.cat([part for c, y in pairs for part in (rows.x * c, y)], dim=1))
 
 
+@dataclass(frozen=True)
+class PulledRows:
+    """What the gradients of rows are made of before their latents are known.
+
+    Attributes:
+        a, b, o: c x'[A, B, T] (N, M), (N, L), (N, M), with A, B, T the blocks of a gradient for a row's group.
+        ox: o.x (N, 1). The last two are None when Z was sampled.
+    """
+
+    a: Tensor
+    b: Tensor
+    o: Tensor | None
+    ox: Tensor | None
+
+
+@torch.no_grad()
+def pulled_at(pull: Statistics, rows: GroupedRows, noise: Tensor) -> PulledRows:
+    """At rows, the gradient `pull` with respect to the sums over all rows. Cost: O(N M (2M + L))."""
+    M, L = rows.x.shape[1], pull.n_latents
+    product = noise.reciprocal().reshape(-1, 1) * rows.times(pull.outer)
+    a, b = product[:, :M], product[:, M : M + L]
+    if product.shape[1] == M + L:
+        return PulledRows(a, b, None, None)
+    o = product[:, M + L :]
+    return PulledRows(a, b, o, (o * rows.x).sum(1, keepdim=True))
+
+
+@torch.no_grad()
+def pull_latents(
+    pull: Statistics, b: Tensor, ox: Tensor | None, mean: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients with respect to mean and var, (N, L) each; with p the factors of t and u in `pull`:
+
+    dmu = b + 2 p_t c mu,  ds2 = c (o.x + p_u)
+    """
+    (t, u, _, _), c = pull.scalars, noise.reciprocal().reshape(-1, 1)
+    dmu = torch.addcmul(b, mean, (2.0 * t) * c)
+    return dmu, None if ox is None else (c * (ox + u)).expand_as(mean)
+
+
+@torch.no_grad()
+def pull_features(
+    pull: Statistics, at: PulledRows, rows: GroupedRows, mean: Tensor, var: Tensor | None, noise: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients with respect to x (N, M) and noise, with p the factors of t, u, e in `pull`:
+
+    dx = 2 a + c B mu + 2 c sbar o
+    dd = c (p_e - x.a - b.mu - 2 c sbar o.x - p_t c |mu|^2 - p_u c sbar)
+    """
+    (t, u, e, _), c = pull.scalars, noise.reciprocal().reshape(-1, 1)
+    M, L, scaled = rows.x.shape[1], mean.shape[1], c * mean
+    dx = rows.back(scaled, pull.outer[:, :, M : M + L]).add_(at.a, alpha=2.0)
+    by_c = (rows.x * at.a).sum(1, keepdim=True) + (torch.add(at.b, scaled, alpha=t) * mean).sum(1, keepdim=True)
+    if var is not None:
+        assert at.o is not None and at.ox is not None
+        cs = c * var.sum(1, keepdim=True)
+        dx.addcmul_(cs, at.o, value=2.0)
+        by_c = torch.addcmul(by_c, cs, 2.0 * at.ox + u)
+    dd = (c * (e - by_c)).squeeze(1)
+    return dx, dd if noise.ndim else dd.sum()
+
+
 def pull_rows(
     pull: Statistics, features: Features, mean: Tensor, var: Tensor | None, noise: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Gradients of <pull, statistics(rows)> with respect to x, mean, var and noise, written out.
 
-    With A, B, T the blocks of `pull` for a row's group, p its factors of t, u, e, and [a, b, o] = c x'[A, B, T]:
-        dx = 2 a + c B mu + 2 c sbar o,  dmu = b + 2 p_t c mu,  ds2 = c (o.x + p_u)
-        dd = c (p_e - x.a - b.mu - 2 c sbar o.x - p_t c |mu|^2 - p_u c sbar)
     Tables are no part of these sums. Source: docs/math.md, "Exact gradient in the memory of one batch".
 
     Args:
@@ -147,20 +206,10 @@ def pull_rows(
         features, mean, var, noise: of the rows, as for `statistics`.
     Cost: O(N M (2M + L)).
     """
-    (t, u, e, _), c, rows = pull.scalars, noise.reciprocal().reshape(-1, 1), GroupedRows(features)
-    x, M, L = features.x, features.x.shape[1], mean.shape[1]
-    product = c * rows.times(pull.outer)
-    a, b = product[:, :M], product[:, M : M + L]
-    dmu = torch.addcmul(b, mean, (2.0 * t) * c)
-    dx = rows.back(c * mean, pull.outer[:, :, M : M + L]).add_(a, alpha=2.0)
-    by_c, ds2 = (x * a).sum(1, keepdim=True) + (torch.add(b, dmu).mul_(0.5) * mean).sum(1, keepdim=True), None
-    if var is not None:
-        o, cs = product[:, M + L :], c * var.sum(1, keepdim=True)
-        ox = (o * x).sum(1, keepdim=True)
-        dx.addcmul_(cs, o, value=2.0)
-        by_c, ds2 = torch.addcmul(by_c, cs, 2.0 * ox + u), (c * (ox + u)).expand_as(mean)
-    dd = (c * (e - by_c)).squeeze(1)
-    return dx, dmu, ds2, dd if noise.ndim else dd.sum()
+    rows = GroupedRows(features)
+    at = pulled_at(pull, rows, noise)
+    dx, dd = pull_features(pull, at, rows, mean, var, noise)
+    return dx, *pull_latents(pull, at.b, at.ox, mean, noise), dd
 
 
 def _scalar_sums(mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
