@@ -25,7 +25,7 @@ from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import build_networks
-from gppvae.training.phases import Phase, batches_between, plan
+from gppvae.training.phases import Phase, plan, sums_at_once
 
 KERNEL = "Learned(digit, 8) * Periodic(angle, 360)"
 DIGITS, ANGLES, N_ROWS, SIZE, LATENTS, BATCH = 360, 15, 4050, 28, 16, 128
@@ -58,7 +58,7 @@ def make_epoch(name: str, network: str, samples: Samples, table: Table, seed: in
         kernel.bind(table, torch.Generator().manual_seed(seed))
         rows = kernel.code(table)
         model = GPPriorVAE(autoencoder, kernel, 0.1, LATENTS)
-        model.arrange(rows, BATCH, batches_between([phase], N_ROWS, BATCH))
+        model.arrange(rows, *sums_at_once([phase], N_ROWS, BATCH))
     data = Epoch(samples, rows, BATCH, None, torch.device("cpu"))
     return epochs_of(model, phase, data, seed)
 

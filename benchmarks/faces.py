@@ -35,7 +35,7 @@ from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import build_networks
-from gppvae.training.phases import Phase, batches_between
+from gppvae.training.phases import Phase, sums_at_once
 
 N_PEOPLE, N_ROWS, QUICK_PEOPLE, QUICK_ROWS, SIZE, BATCH = 542, 3868, 54, 384, 128, 32
 INFERENCES = ("vae", "exact", "minibatch")
@@ -74,7 +74,7 @@ def make_run(name: str, people: int, rows: int, seed: int, bare: bool) -> Callab
         rates |= {"prior": 1e-3, "noise": 1e-3}
     phase = Phase("timed", name, EPOCHS, rates)
     if isinstance(model, GPPriorVAE):
-        model.arrange(coded, BATCH, batches_between([phase], rows, BATCH))
+        model.arrange(coded, *sums_at_once([phase], rows, BATCH))
     data = Epoch(samples, coded, BATCH, None, torch.device("cpu"))
     return epochs_of(model, phase, data, seed)
 

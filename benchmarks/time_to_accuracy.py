@@ -30,7 +30,7 @@ from gppvae.models.predict import decode_mean
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import build_networks
 from gppvae.training.loop import Settings, Trainer
-from gppvae.training.phases import Phase, batches_between
+from gppvae.training.phases import Phase, sums_at_once
 
 TARGET = 0.0280
 PAPER = "Learned(digit, 8) * Periodic(angle, 360)"
@@ -115,7 +115,7 @@ def measure(candidate: Candidate, digits: RotatedDigits, cap: float, seed: int) 
     autoencoder = Autoencoder(*networks, Gaussian(candidate.pixel_var))
     model = GPPriorVAE(autoencoder, kernel, candidate.alpha, candidate.latent_dim)
     rows = kernel.code(table)
-    model.arrange(rows, candidate.batch_size, batches_between(candidate.phases, len(rows), candidate.batch_size))
+    model.arrange(rows, *sums_at_once(candidate.phases, len(rows), candidate.batch_size))
     samples = Samples(digits.train.images)
     samples.keep_in_memory()
     data = Epoch(samples, rows, candidate.batch_size, None, torch.device("cpu"))

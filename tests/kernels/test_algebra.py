@@ -215,13 +215,13 @@ def test_what_splitting_costs_decides() -> None:
     views = Learned("object", 4) * FreeForm("view")
     for kernel in (series, views):
         kernel.bind(table)
-    assert series.best_split(series.code(table), batch_rows=1000) is None  # 40 * 4^2 > 8^2 for every row
+    assert series.best_split(series.code(table), rows_at_once=1000) is None  # 40 * 4^2 > 8^2 for every row
     rows = views.code(table)
-    assert views.best_split(rows, batch_rows=1000) == "view (id)"  # 7 * 4^2 < 24^2 for every row
-    assert views.best_split(rows, batch_rows=4) == "view (id)"
-    assert views.best_split(rows, batch_rows=4, batches_between=1) is None  # and 6 * 24^2 for every four rows
-    assert views.best_split(rows, batch_rows=1000, batches_between=4) is None  # gradients of tables every 1000 rows
-    assert views.best_split(rows, batch_rows=8000, batches_between=4) == "view (id)"
+    assert views.best_split(rows, rows_at_once=1000) == "view (id)"  # 7 * 4^2 < 24^2 for every row
+    assert views.best_split(rows, rows_at_once=4) == "view (id)"
+    assert views.best_split(rows, rows_at_once=4, sums_between=1) is None  # and 6 * 24^2 for every four rows
+    assert views.best_split(rows, rows_at_once=1000, sums_between=4) is None  # gradients of tables every 1000 rows
+    assert views.best_split(rows, rows_at_once=8000, sums_between=4) == "view (id)"
 
 
 def test_held_features_are_made_once_and_pass_their_gradient_on() -> None:

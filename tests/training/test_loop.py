@@ -23,7 +23,7 @@ from gppvae.training.average import RunningAverage
 from gppvae.training.checkpoint import read_tensors, under
 from gppvae.training.folder import RunFolder
 from gppvae.training.loop import MAX_BAD_STEPS, Settings, Trainer, TrainingError
-from gppvae.training.phases import Phase, batches_between, plan
+from gppvae.training.phases import Phase, plan, sums_at_once
 from tiny import KERNEL, spots
 
 LATENTS, BATCH = 3, 16
@@ -382,8 +382,20 @@ def test_one_step_of_the_prior_for_three_batches_is_three_times_as_long() -> Non
 
 
 @pytest.mark.parametrize(
-    ("inference", "between"), [("exact", None), ("global", None), ("minibatch", 4), ("posterior", 4)]
+    ("inference", "batch_size", "expected"),
+    [
+        ("exact", 128, (512, None)),
+        ("global", 128, (512, None)),
+        ("minibatch", 128, (512, 1)),
+        ("minibatch", 16, (64, 7)),  # of 254 batches, after 28
+        ("minibatch", 256, (512, 1)),  # of 16 batches, after two
+        ("posterior", 128, (512, 1)),
+        ("posterior", 16, (64, 1)),
+        ("posterior", 2000, (6000, 1)),
+    ],
 )
-def test_how_soon_weights_are_conditioned_again(inference: str, between: int | None) -> None:
-    """Of 32 batches; phases that do it once per epoch, or not at all, have no say."""
-    assert batches_between(plan(inference=inference), 4050, 128) == between
+def test_how_much_is_summed_until_weights_are_conditioned_again(
+    inference: str, batch_size: int, expected: tuple[int, int | None]
+) -> None:
+    """Phases that condition q(B) once per epoch, or not at all, have no say."""
+    assert sums_at_once(plan(inference=inference), 4050, batch_size) == expected

@@ -36,7 +36,7 @@ from gppvae.models.vae import Autoencoder
 from gppvae.prior.posterior import WeightPosterior, prior_weights, weight_posterior
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import CONFIG, RunFolder
-from gppvae.training.phases import Phase, batches_between, check_phases, plan
+from gppvae.training.phases import Phase, check_phases, plan, sums_at_once
 
 CALIBRATION_ROWS = 256
 INFERENCE_CHOICES = ("global", "minibatch", "posterior", "exact")
@@ -143,7 +143,7 @@ class GPPVAE(Estimator):
         model.kernel.to(self._gp_device())
         model.log_alpha.data = model.log_alpha.data.to(self._gp_device())
         rows = kernel.code(rows_table)
-        model.arrange(rows, self.batch_size, batches_between(self._phases(), len(rows), self.batch_size))
+        model.arrange(rows, *sums_at_once(self._phases(), len(rows), self.batch_size))
         tell_cost(model, rows)
         validate = None
         if validation is not None:

@@ -157,26 +157,26 @@ class Kernel(nn.Module):
             for leaf in held:
                 leaf.holds, leaf.kept = False, None
 
-    def best_split(self, rows: Rows, batch_rows: int | None = None, batches_between: int | None = None) -> str | None:
+    def best_split(self, rows: Rows, rows_at_once: int | None = None, sums_between: int | None = None) -> str | None:
         """The coded column that makes the Gram matrix cheapest, or None when splitting does not pay.
 
         Cost of the Gram matrix of N rows: N H^2 dense; when a column of Q levels is split off N M^2, and Q H^2 each
-        time that the sums are widened. It also means Q small products per batch, or one that is Q times as large, and
-        some more where every batch has gradients of tables.
+        time that the sums are widened. It also means Q small products per sum, or one that is Q times as large, and
+        some more where every sum has gradients of tables.
 
         Args:
-            rows: all of them.  batch_rows: how many are summed at a time; all when None.
-            batches_between: how many batches later the sums are widened again, and every batch steps; None when
-                all batches together make one step.
+            rows: all of them.  rows_at_once: how many are summed at a time; all when None.
+            sums_between: how many such sums later they are widened again, and the prior steps after each; None when
+                it steps once, after all of them.
         """
         n, best, best_cost = len(rows), None, float(len(rows)) * self.rank**2
-        batches = -(-n // (batch_rows or n))
-        widened = batches / (batches_between or batches)
-        stepping = batches * PULLED_TABLES * SMALL_PRODUCT if batches_between else 0.0
+        sums = -(-n // (rows_at_once or n))
+        widened = sums / (sums_between or sums)
+        stepping = sums * PULLED_TABLES * SMALL_PRODUCT if sums_between else 0.0
         for key, column in rows.columns.items():
             q = column.values.shape[0]
             m = sum(self.widths(key))
-            products = batches * min(SMALL_PRODUCT, n / batches * m**2)
+            products = sums * min(SMALL_PRODUCT, n / sums * m**2)
             cost = float(n) * m**2 + q * (widened * self.rank**2 + products) + stepping
             if cost < best_cost and q * m**2 <= 2**26:
                 best, best_cost = key, cost

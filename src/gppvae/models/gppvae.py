@@ -33,15 +33,15 @@ class GPPriorVAE(nn.Module):
         self.split: str | None = None  # coded column kept apart in the Gram matrix
         self.complete_design = False  # whether the GP term goes through eigenvalues of two small Gram matrices
 
-    def arrange(self, rows: Rows, batch_rows: int, batches_between: int | None = None) -> None:
+    def arrange(self, rows: Rows, rows_at_once: int, sums_between: int | None = None) -> None:
         """Choose the cheapest algebra for these training rows.
 
         Args:
-            rows: all of them.  batch_rows: how many are seen at a time.
-            batches_between: how many batches later q(B) is conditioned again; None when once per epoch.
+            rows: all of them.  rows_at_once: how many are summed at a time.
+            sums_between: how many such sums later q(B) is conditioned again; None when once per epoch.
         """
         kernel = self.kernel
-        self.split = kernel.best_split(rows, batch_rows, batches_between)
+        self.split = kernel.best_split(rows, rows_at_once, sums_between)
         shape = kernel.features(rows[:1], self.split)
         one_block = len(shape.tables) == 1
         cheaper = one_block and is_cheaper(shape.n_groups, shape.sizes[0], shape.tables[0].shape[1], self.latent_dim)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gppvae.inference import INFERENCES, Inference
+from gppvae.inference.base import TOGETHER
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 
@@ -170,7 +171,14 @@ def plan(
     return [phase for phase in phases if phase.epochs > 0]
 
 
-def batches_between(phases: list[Phase], n_rows: int, batch_size: int) -> int | None:
-    """After how many batches some phase conditions q(B) again; None when all do that once per epoch."""
+def sums_at_once(phases: list[Phase], n_rows: int, batch_size: int) -> tuple[int, int | None]:
+    """How many rows the GP sums at a time, and after how many such sums some phase conditions q(B) again.
+
+    None when all phases do that once per epoch.
+    """
     found = [INFERENCES[phase.inference].batches_between(-(-n_rows // batch_size)) for phase in phases]
-    return min((between for between in found if between is not None), default=None)
+    between = min((batches for batches in found if batches is not None), default=None)
+    if between is None:
+        return TOGETHER * batch_size, None
+    together = min(TOGETHER, between)
+    return together * batch_size, between // together
