@@ -30,7 +30,7 @@ from gppvae.models.predict import decode_mean
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import build_networks
 from gppvae.training.loop import Settings, Trainer
-from gppvae.training.phases import Phase, sums_at_once
+from gppvae.training.phases import Phase, joint_phase, sums_at_once
 
 TARGET = 0.0280
 PAPER = "Learned(digit, 8) * Periodic(angle, 360)"
@@ -58,7 +58,7 @@ def warmed_up(inference: str, epochs: int) -> Candidate:
         Phase("vae_warmup", "vae", 60, NETWORKS),
         Phase("gp_only", "fixed", 100, {"prior": 1e-2, "noise": 1e-2}),
     ]
-    return Candidate("conv", 16, PAPER, 0.01, 1.0, 128, [*warm, Phase("joint", inference, epochs, ALL)])
+    return Candidate("conv", 16, PAPER, 0.01, 1.0, 128, [*warm, joint_phase(inference, epochs, ALL)])
 
 
 def global_form(network: str, latent_dim: int, epochs: int) -> Candidate:
