@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from gppvae import GPPVAE, Phase
 from gppvae.data import arrays
 from gppvae.data.table import Rows, Table
-from gppvae.inference.base import back_propagate, known_of_rows
-from gppvae.inference.minibatch import REFRESHES_PER_EPOCH
+from gppvae.inference import Minibatch
+from gppvae.inference.base import TOGETHER, back_propagate, known_of_rows
 from gppvae.kernels.base import Kernel
 from gppvae.kernels.parse import parse_kernel
 from gppvae.prior.lowrank import gp_nll
@@ -88,16 +88,19 @@ def summed_by_formula(model: GPPVAE, task: dict[str, Any]) -> int:
     """The last row of the table of costs in docs/scaling.md: gradients of P parameters with 4 loss terms, and
     statistics with 4 sums."""
     inner_model, _ = model._fitted
-    parameters = (*inner_model.autoencoder.parameters(), *inner_model.kernel.parameters(), inner_model.log_alpha)
-    P = sum(p.numel() for p in parameters if p.requires_grad)
+    of_networks = sum(p.numel() for p in inner_model.autoencoder.parameters() if p.requires_grad)
+    of_prior = sum(p.numel() for p in (*inner_model.kernel.parameters(), inner_model.log_alpha) if p.requires_grad)
     views = Table({"object": np.zeros(16, dtype=int), "angle": np.arange(16) * 22.5})
     features = inner_model.features(inner_model.kernel.code(views))
     Q, M, L = features.n_groups, sum(features.sizes), inner_model.latent_dim
     if task["inference"] == "exact":
-        return P + 4 + Q * M * (2 * M + L) + 4
+        return of_networks + of_prior + 4 + Q * M * (2 * M + L) + 4
     steps = -(-task["N"] // task["batch_size"])
-    refreshes = -(-steps // max(1, steps // REFRESHES_PER_EPOCH))
-    return steps * (P + 4) + refreshes * (Q * M * (M + L) + 4)
+    every = Minibatch.batches_between(steps)
+    together = min(TOGETHER, every)
+    groups = steps // together
+    conditioned = groups // (every // together)
+    return steps * (of_networks + 4) + groups * of_prior + conditioned * (Q * M * (M + L) + 4)
 
 
 class GPProblem:

@@ -1,6 +1,7 @@
 """Arrays on disk: the batches of an array in memory, read in chunks, ahead of time, and in shares."""
 
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import pytest
 import torch
 
 from gppvae.data import arrays, stored
-from gppvae.data.ahead import read_ahead
+from gppvae.data.ahead import LEAST, read_ahead
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
 from gppvae.data.order import batch_order
 from gppvae.data.stored import ChunkReader
 from gppvae.data.table import Rows
 from gppvae.data.world import OneProcess
+from gppvae.inference.base import TOGETHER
 
 FORMATS = ("npy", "hdf5", "hdf5 in one piece", "zarr 2", "zarr 3")
 DATA = (np.random.default_rng(0).random((203, 4, 3)) * 200).astype(np.uint8)
@@ -179,6 +181,19 @@ def test_reading_ahead_is_ahead_and_bounded() -> None:
     assert 1 <= len(started) <= 5
     batches.close()
     assert len(started) <= 5
+
+
+def test_one_thread_reads_what_a_gaussian_process_takes_at_once() -> None:
+    assert LEAST >= TOGETHER
+    started: list[int] = []
+    batches = read_ahead(lambda key: started.append(key), range(100), 1)
+    for _ in range(TOGETHER):
+        next(batches)
+    ends = time.monotonic() + 10
+    while len(started) < 2 * TOGETHER and time.monotonic() < ends:  # while nothing is asked for
+        time.sleep(0.01)
+    assert started == list(range(2 * TOGETHER))
+    batches.close()
 
 
 def test_errors_of_reading_arrive_where_the_batch_is_used() -> None:

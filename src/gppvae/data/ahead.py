@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+LEAST = 4  # read ahead: who computes with several batches at once asks for as many without a pause
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 def read_ahead(read: Callable[[Key], Value], keys: Iterable[Key], threads: int) -> Iterator[tuple[Key, Value]]:
-    """(key, read(key)) in the order of the keys, up to two per thread read before they are asked for.
+    """(key, read(key)) in the order of the keys; two per thread, and at least four, are read before they are asked for.
 
     Threads are enough: reading files, decompressing, decoding images and converting numbers all happen outside the
     interpreter's lock, nothing has to be copied between processes, and open files need not be shared by a fork.
@@ -29,7 +30,7 @@ def read_ahead(read: Callable[[Key], Value], keys: Iterable[Key], threads: int) 
         try:
             for key in keys:
                 waiting.append((key, pool.submit(read, key)))
-                if len(waiting) > 2 * threads:
+                if len(waiting) > max(LEAST, 2 * threads):
                     first, value = waiting.popleft()
                     yield first, value.result()
             while waiting:

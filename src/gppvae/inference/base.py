@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -133,6 +134,11 @@ def rows_of(batches: list[Batch]) -> Rows:
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """Of several batches, one after the other."""
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
+
+
+def of_each(x: Tensor | None, sizes: list[int]) -> Sequence[Any]:
+    """Parts of something per row, of batches of these sizes; what is no matter of rows goes to all."""
+    return [x] * len(sizes) if x is None or x.ndim == 0 else x.split(sizes)
 
 
 GPArguments = tuple[Features, Tensor, Tensor | None, Tensor]

@@ -1,9 +1,8 @@
-"""Exact inference: the full gradient in two sweeps, in the memory of one batch (the paper's procedure)."""
+"""Exact inference: the full gradient in two sweeps, with the graph of one batch (the paper's procedure)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from gppvae.inference.base import (
     back_propagate,
     joined_latents,
     neg_entropy,
+    of_each,
     recon_nll,
     reparametrise,
     rows_of,
@@ -63,7 +63,7 @@ class Exact(GPInference):
             features, noise = model.features(coded), model.noise(coded)
             rows, d = GroupedRows(features), noise.detach()
             at, seen = pulled_at(pull, rows, d), []
-            of_batches = zip(batches, at.b.split(sizes), _split(at.ox, sizes), _split(d, sizes), strict=True)
+            of_batches = zip(batches, at.b.split(sizes), of_each(at.ox, sizes), of_each(d, sizes), strict=True)
             for batch, b, ox, own_d in of_batches:
                 mean, var = model.autoencoder.encode(batch.y)
                 z = reparametrise(mean, var, batch)
@@ -104,8 +104,3 @@ def pull_back(model: GPPriorVAE, totals: Statistics, epoch: Epoch) -> tuple[Tens
     assert outer.grad is not None and sums.grad is not None
     pull = Statistics(outer.grad * world.size, sums.grad * world.size, totals.n_latents)
     return value.detach() * world.share, penalty.detach() * world.share, pull
-
-
-def _split(x: Tensor | None, sizes: list[int]) -> Sequence[Any]:
-    """Parts of something per row; what is no matter of rows goes to all."""
-    return [x] * len(sizes) if x is None or x.ndim == 0 else x.split(sizes)

@@ -13,6 +13,7 @@ from gppvae.inference.base import (
     back_propagate,
     joined,
     neg_entropy,
+    of_each,
     recon_nll,
     reparametrise,
     rows_of,
@@ -59,9 +60,8 @@ class Minibatch(RunningInference[Held]):
         features, noise, penalty = model.features(coded), model.noise(coded), model.kernel.neg_log_prior()
         rows, tables = GroupedRows(features), features.tables
         at, d, sizes = moments_at(given, rows, tables), noise.detach(), [len(batch) for batch in batches]
-        ds = d.split(sizes) if d.ndim else [d] * len(batches)
         seen: list[tuple[Tensor, Tensor, Tensor]] = []
-        for batch, f, s, d_n in zip(batches, at.f.split(sizes), at.s.split(sizes), ds, strict=True):
+        for batch, f, s, d_n in zip(batches, at.f.split(sizes), at.s.split(sizes), of_each(d, sizes), strict=True):
             mean, var = model.autoencoder.encode(batch.y)
             recon = recon_nll(model.autoencoder, batch, reparametrise(mean, var, batch))
             entropy, mean64, var64 = neg_entropy(var), model.to_gp(mean), model.to_gp(var)
