@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         RationalQuadratic,
         parse_kernel,
     )
-    from gppvae.training.phases import Phase
+    from gppvae.inference.phase import Phase
 
 __version__ = "0.1.0"
 
@@ -51,7 +51,7 @@ __all__ = [
     "parse_kernel",
 ]
 
-_HOMES = {"GPPVAE": "estimator", "VAE": "estimator", "Prediction": "estimator", "Phase": "training.phases"}
+_HOMES = {"GPPVAE": "estimator", "VAE": "estimator", "Prediction": "estimator", "Phase": "inference.phase"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,14 @@
-"""What both estimators share: checked settings, the autoencoder, encoding, the fit itself."""
+"""What both estimators share: settings, the autoencoder, encoding, the fit itself."""
 
 from __future__ import annotations
 
 import abc
+import copy
 import os
 import zlib
-from dataclasses import asdict
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,51 +18,66 @@ from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.outputs import Folder, Outputs
+from gppvae.estimator.settings import WRITES_PHASES, settings_of
+from gppvae.inference.phase import Phase
 from gppvae.likelihoods import Gaussian, Likelihood, make_likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
-from gppvae.nets.build import NETWORKS, build_networks, check_networks
+from gppvae.nets.build import NETWORKS, build_networks, check_networks, choose_network
 from gppvae.training.distributed import current_world
 from gppvae.training.folder import RunFolder
 from gppvae.training.loop import Settings, Trainer, Validate
-from gppvae.training.phases import Phase
+
+Self = TypeVar("Self", bound="Estimator")
+VALIDATIONS = 50  # of the longest phase, when nothing else is asked for
 
 
-class NotFittedError(ValueError):
+class NotFittedError(ValueError, AttributeError):
     """The estimator was asked before fit()."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Estimator(abc.ABC):
-    """Common ground of GPPVAE and VAE. The constructor only stores; fitted values end in an underscore."""
+    """Common ground of GPPVAE and VAE. The constructor only stores; fitted values end in an underscore.
 
-    def __init__(
-        self,
-        latent_dim: int,
-        network: str,
-        width: int | None,
-        encoder: nn.Module | None,
-        decoder: nn.Module | None,
-        likelihood: str | dict[str, Any] | Likelihood,
-        pixel_var: float,
-        batch_size: int,
-        patience: int | None,
-        validate_every: int | None,
-        channels: str,
-        scale: float | None,
-        missing: str,
-        seed: int,
-        device: str | None,
-    ) -> None:
-        self.latent_dim, self.network, self.width = latent_dim, network, width
-        self.encoder, self.decoder = encoder, decoder
-        self.likelihood, self.pixel_var, self.batch_size = likelihood, pixel_var, batch_size
-        self.patience, self.validate_every = patience, validate_every
-        self.channels, self.scale, self.missing = channels, scale, missing
-        self.seed, self.device = seed, device
-        self.history_: list[dict[str, Any]] = []
-        self.skipped_steps_ = 0
-        self.shape_: tuple[int, ...] = ()
-        self.fit_seconds_ = 0.0
+    Fields are the settings: `get_params`, config.json, the model file, `gppvae info` and the report read them here.
+    """
+
+    network: str = "auto"
+    width: int | None = None
+    encoder: nn.Module | None = None
+    decoder: nn.Module | None = None
+    likelihood: str | dict[str, Any] | Likelihood = "gaussian"
+    pixel_var: float = 0.01
+    batch_size: int = 64
+    patience: int | None = None
+    validate_every: int | None = None
+    channels: str = "first"
+    scale: float | None = None
+    missing: str = "error"
+    seed: int = 0
+    device: str | None = None
+
+    # -- settings, as scikit-learn asks for them
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Constructor arguments by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def set_params(self: Self, **params: Any) -> Self:
+        """Change constructor arguments."""
+        known = [item.name for item in fields(self)]
+        unknown = [name for name in params if name not in known]
+        if unknown:
+            raise ValueError(f"{type(self).__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}")
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        changed = [item for item in fields(self) if getattr(self, item.name) is not item.default]
+        words = [f"{item.name}={getattr(self, item.name)!r}" for item in changed]
+        return f"{type(self).__name__}({', '.join(words)})"
 
     # -- to be said by each estimator
 
@@ -69,43 +85,41 @@ class Estimator(abc.ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path`."""
 
-    @abc.abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """Constructor arguments as JSON values: what config.json and the model file hold."""
-
     @property
     @abc.abstractmethod
-    def _autoencoder(self) -> Autoencoder:
-        """The fitted networks, or NotFittedError."""
+    def _fitted_model(self) -> GPPriorVAE:
+        """The fitted model, or NotFittedError."""
 
     # -- checks
 
     def _check_settings(self) -> None:
-        _whole("latent_dim", self.latent_dim, 1)
-        _whole("batch_size", self.batch_size, 1)
-        if self.width is not None:
-            _whole("width", self.width, 1)
+        whole("batch_size", self.batch_size, 1)
+        for name, least in (("width", 1), ("patience", 0), ("validate_every", 1)):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), least)
         if self.network not in NETWORKS:
             raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}")
         if (self.encoder is None) != (self.decoder is None):
             raise ValueError("expected encoder and decoder together, got only one of them; give both or neither")
-        make_likelihood(self._likelihood_config())
+        self._make_likelihood()
 
-    def _likelihood_config(self) -> dict[str, Any] | Likelihood:
-        if isinstance(self.likelihood, (Likelihood, dict)):
-            return self.likelihood
-        return {"name": self.likelihood} | ({"pixel_var": self.pixel_var} if self.likelihood == Gaussian.name else {})
+    def _make_likelihood(self) -> Likelihood:
+        """A likelihood for a new fit; one that was given is copied, so that the fit does not change it."""
+        if isinstance(self.likelihood, str) and self.likelihood == Gaussian.name:
+            return Gaussian(self.pixel_var)
+        return copy.deepcopy(make_likelihood(self.likelihood))
 
     def _samples(self, data: Any) -> Samples:
         samples = Samples(data, self.channels, self.scale, self.missing)
-        if self.shape_ and samples.shape != self.shape_:
-            raise ValueError(f"expected samples of shape {self.shape_} as in training, got {samples.shape}")
+        shape = getattr(self, "shape_", samples.shape)
+        if samples.shape != shape:
+            raise ValueError(f"expected samples of shape {shape} as in training, got {samples.shape}")
         return samples
 
     def _training_samples(self, data: Any) -> Samples:
         samples = Samples(data, self.channels, self.scale, self.missing)
         lowest, highest = samples.check(current_world())
-        make_likelihood(self._likelihood_config()).check(lowest, highest, samples.integers)
+        self._make_likelihood().check(lowest, highest, samples.integers)
         samples.keep_in_memory()
         return samples
 
@@ -118,21 +132,25 @@ class Estimator(abc.ABC):
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
-    def _build_autoencoder(self, shape: tuple[int, ...]) -> Autoencoder:
-        """Networks with weights drawn from the seed, on the device."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            if self.encoder is not None and self.decoder is not None:
-                encoder, decoder = self.encoder, self.decoder
-            else:
-                encoder, decoder = build_networks(self.network, shape, self.latent_dim, self.width)
-        check_networks(encoder, decoder, shape, self.latent_dim)
-        likelihood = make_likelihood(self._likelihood_config())
+    def _gp_device(self) -> torch.device:
+        device = self._torch_device()
+        return torch.device("cpu") if device.type == "mps" else device  # MPS has no float64
+
+    def _build_autoencoder(self, shape: tuple[int, ...], n_latents: int) -> Autoencoder:
+        """Networks with weights drawn from the seed (or copies of those given), on the device."""
+        likelihood = self._make_likelihood()
+        if self.encoder is not None and self.decoder is not None:
+            encoder, decoder = copy.deepcopy(self.encoder), copy.deepcopy(self.decoder)
+        else:
+            generator = torch.Generator().manual_seed(self.seed)
+            numbers = likelihood.numbers_per_value
+            encoder, decoder = build_networks(self.network, shape, n_latents, self.width, numbers, generator)
+        check_networks(encoder, decoder, shape, n_latents, likelihood.numbers_per_value)
         return Autoencoder(encoder, decoder, likelihood).to(self._torch_device())
 
     def _train(
         self,
-        model: GPPriorVAE | Autoencoder,
+        model: GPPriorVAE,
         phases: list[Phase],
         samples: Samples,
         rows: Rows,
@@ -141,10 +159,11 @@ class Estimator(abc.ABC):
         progress: bool,
         checkpoint_seconds: float,
     ) -> Trainer:
-        autoencoder = model.autoencoder if isinstance(model, GPPriorVAE) else model
-        autoencoder.likelihood.ready(samples.shape)
-        every = self.validate_every or max(1, max((phase.epochs for phase in phases), default=1) // 50)
-        settings = Settings(self.seed, self.patience, every, checkpoint_seconds, progress)
+        model.autoencoder.likelihood.ready(samples.shape)
+        self.resolved_ = self._resolve(model, phases, samples)
+        settings = Settings(
+            self.seed, self.patience, self.resolved_["validate_every"], checkpoint_seconds, progress
+        )
         world = current_world()
         data = Epoch(samples, rows, self.batch_size, None, self._torch_device(), world=world)
         folder = None if folder is None else RunFolder(folder.path, world)
@@ -152,12 +171,32 @@ class Estimator(abc.ABC):
         resume = False
         if folder is not None:
             facts = self._data_facts(samples, rows)
-            config = self.settings() | {"phases": [asdict(phase) for phase in phases], "data": facts}
-            resume = folder.prepare(config)
+            resume = folder.prepare({"given": settings_of(self), "trained": self.resolved_, "data": facts})
         trainer.run(resume)
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps
         self.fit_seconds_ = trainer.seconds()
         return trainer
+
+    def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Samples) -> dict[str, Any]:
+        """What is trained: the settings with every open choice filled in, and the phases as they run."""
+        autoencoder = model.autoencoder
+        network, width = choose_network(self.network, samples.shape, self.width)
+        if self.encoder is not None:
+            network, width = "your own", None
+        longest = max((phase.epochs for phase in phases), default=1)
+        given = {name: value for name, value in settings_of(self).items() if name not in WRITES_PHASES}
+        given.pop("pixel_var")  # a number of the likelihood, if of anything
+        return given | {
+            "latent_dim": model.prior.n_latents,
+            "network": network,
+            "width": width,
+            "encoder": type(autoencoder.encoder).__name__,
+            "decoder": type(autoencoder.decoder).__name__,
+            "likelihood": autoencoder.likelihood.config(),
+            "scale": samples.scale,
+            "validate_every": self.validate_every or max(1, longest // VALIDATIONS),
+            "phases": [phase.to_json() for phase in phases],
+        }
 
     def _keep(self, folder: RunFolder | None) -> None:
         """Save a finished fit in its run folder; no process goes on before the file is there."""
@@ -176,6 +215,10 @@ class Estimator(abc.ABC):
 
     # -- what any autoencoder can do
 
+    @property
+    def _autoencoder(self) -> Autoencoder:
+        return self._fitted_model.autoencoder
+
     @torch.no_grad()
     def encode(
         self, samples: Any, return_std: bool = False, out: Folder = None
@@ -185,11 +228,11 @@ class Estimator(abc.ABC):
         Args:
             out: folder to write them into as mean.npy and std.npy; they come back as memory maps.
         """
-        autoencoder, epoch = self._autoencoder, self._batches(samples)
+        model, epoch = self._fitted_model, self._batches(samples)
         names = ("mean", "std") if return_std else ("mean",)
-        with Outputs(out, names, (epoch.n_rows, self.latent_dim)) as arrays:
+        with Outputs(out, names, (epoch.n_rows, model.prior.n_latents)) as arrays:
             for batch in epoch:
-                mean, var = autoencoder.encode(batch.y)
+                mean, var = model.autoencoder.encode(batch.y, batch.mask)
                 arrays.put(mean=mean, **({"std": var.sqrt()} if return_std else {}))
         return (arrays["mean"], arrays["std"]) if return_std else arrays["mean"]
 
@@ -199,7 +242,7 @@ class Estimator(abc.ABC):
         autoencoder, epoch = self._autoencoder, self._batches(samples)
         with Outputs(out, ("mean",), (epoch.n_rows, *self.shape_)) as arrays:
             for batch in epoch:
-                arrays.put(mean=autoencoder.likelihood.mean(autoencoder.decode(autoencoder.encode(batch.y)[0])))
+                arrays.put(mean=autoencoder.reconstruct(batch.y, batch.mask))
         return arrays["mean"]
 
     def _batches(self, samples: Any) -> Epoch:
@@ -208,6 +251,7 @@ class Estimator(abc.ABC):
         return Epoch(data, Rows({}, len(data)), self.batch_size, None, self._torch_device())
 
 
-def _whole(name: str, value: Any, least: int) -> None:
+def whole(name: str, value: Any, least: int) -> None:
+    """Raise ValueError unless `value` is a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from gppvae.data.table import Rows
-from gppvae.kernels.stationary import StationaryLeaf
-from gppvae.models.gppvae import GPPriorVAE
+from gppvae.kernels.numeric import InducingLeaf
+from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.distributed import first_process
 
 LARGE_RANK = 2048
@@ -46,26 +46,32 @@ class GPCost:
         return CUBES * self.rank**3 + 4.0 * self.rank**2 * self.n_latents + 4.0 * self.groups * self.rank**2
 
 
-def tell_cost(model: GPPriorVAE, rows: Rows) -> None:
+def tell_cost(prior: LatentPrior, rows: Rows) -> None:
     """Log how features are made; warn when the rank is so large that each step will be felt."""
     if not first_process():
         return
-    features = model.features(rows[:1])
-    cost = GPCost(features.rank, features.n_groups, sum(features.sizes), model.latent_dim)
-    by = f"summed in {cost.groups} groups by {model.split}" if model.split else "summed at once"
-    log.info("features: H = %d of width %d, %s", cost.rank, cost.width, by)
-    if model.complete_design:
-        log.info("complete design: the GP term is made of eigenvalues of two small Gram matrices")
-    for leaf in model.kernel.leaves():
-        if isinstance(leaf, StationaryLeaf):
-            log.info("%s: %s", leaf.text(), leaf.describe_features())
+    for group in prior.groups:
+        if group.kernel is None:
+            log.info("%d latents without a kernel: what no column explains", group.n_latents)
+            continue
+        summed = group.layout.rows(rows[:1])
+        cost = GPCost(group.rank, summed.n_groups, summed.x.shape[1], group.n_latents)
+        by = f"summed in {cost.groups} groups by {group.layout.split}" if group.layout.split else "summed at once"
+        log.info("%s: H = %d features of width %d, %s", group.kernel.text(), cost.rank, cost.width, by)
+        for leaf in group.kernel.leaves():
+            if isinstance(leaf, InducingLeaf):
+                log.info("%s: %s", leaf.text(), leaf.describe_features())
+        _warn_if_large(cost)
+
+
+def _warn_if_large(cost: GPCost) -> None:
     if cost.rank > LARGE_RANK:
         seconds = cost.operations / _operations_per_second()
         warnings.warn(
             f"the kernel has H = {cost.rank} features: expect about {cost.bytes / 2**30:.1f} GiB and {seconds:.1f} s "
-            "for every step that conditions the Gaussian process; fewer anchors (max_anchors) or learned dimensions "
-            "make it lighter",
-            stacklevel=3,
+            "for every step that conditions the Gaussian process; fewer inducing points (max_inducing) or learned "
+            "dimensions make it lighter",
+            stacklevel=4,
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,100 +15,83 @@ from torch import Tensor, nn
 
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Table
-from gppvae.estimator.base import Estimator, NotFittedError, _whole
+from gppvae.estimator.base import Estimator, NotFittedError, whole
 from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
 from gppvae.estimator.saving import (
-    constructor_arguments,
+    check_same_kernel,
+    check_same_likelihood,
     kernel_extras,
     load_model,
     load_weights,
-    restore_kernel,
+    restore_kernels,
     save_model,
 )
+from gppvae.estimator.settings import arguments, foreign_classes, group_texts, latent_groups, settings_of
 from gppvae.estimator.validation import known_rows, same_length, validator
-from gppvae.kernels.base import Kernel
-from gppvae.kernels.parse import parse_kernel
+from gppvae.inference import Inference, find_inference
+from gppvae.inference.phase import Budget, Phase
+from gppvae.kernels import Kernel
 from gppvae.likelihoods import Gaussian, Likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
-from gppvae.models.vae import Autoencoder
-from gppvae.prior.posterior import WeightPosterior, prior_weights, weight_posterior
+from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import CONFIG, RunFolder
-from gppvae.training.phases import Phase, check_phases, plan, sums_at_once
+from gppvae.training.phases import check_phases
 
 CALIBRATION_ROWS = 256
-INFERENCE_CHOICES = ("global", "minibatch", "posterior", "exact")
+KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
+@dataclass(eq=False, repr=False)
 class GPPVAE(Estimator):
     """Gaussian process prior VAE: z = f(row) + noise with f ~ GP(0, kernel), y = decoder(z) + noise.
 
     Args:
-        kernel: over named columns, as an expression of kernels or as text.
-        latent_dim: L.
+        kernel: over named columns, as an expression of kernels or as text. Or groups of latents, each with a kernel of
+            its own, [("RBF(age) + Learned(id, 8)", 12), (None, 4)]; None is the ordinary VAE prior, for what no
+            column explains.
+        latent_dim: L; 16 when None, or what the groups add up to.
         network: "auto", "conv" (the paper's MNIST network), "wide", "faces", "mlp"; or give `encoder`, `decoder`.
         width: channels of every layer of a named network; its own default when None.
-        encoder, decoder: your own modules, y -> (mean, logvar) and z -> y.
+        encoder, decoder: your own modules, y -> (mean, logvar) and z -> y. They are copied; the fitted ones are in
+            `model_.autoencoder`.
         likelihood: "gaussian", "bernoulli", "negative_binomial" or a Likelihood (docs/likelihoods.md).
         pixel_var: sigma_y^2 of the Gaussian; larger trusts the prior more.
-        alpha: latent noise variance to start from; by default 0.001 for global inference, where it stays fixed,
-            and 0.1 otherwise.
-        inference: "global", "minibatch", "posterior" or "exact" (docs/inference.md says which to choose).
+        alpha: latent noise variance to start from; the inference's own default when None.
+        inference: "global", "minibatch", "posterior" or "exact" (docs/inference.md says which to choose), or a class.
         schedule: "joint", or "disjoint" to keep the networks of the VAE warm-up.
         epochs, warmup_epochs, gp_epochs: of the joint, the VAE and the GP-only phase.
         lr, prior_lr: learning rates of networks and prior.
-        phases: a list of Phase instead of schedule, inference, epochs and rates.
+        phases: a list of Phase instead of inference, schedule, epochs and rates.
         batch_size: B.  patience: validations without improvement before a phase stops.
         validate_every: epochs between validations.
         channels: "first" or "last" for four-dimensional arrays.  scale: factor on the samples' values.
-        missing: "mask" treats NaN samples values as not observed.
+        missing: "mask" treats NaN as not observed.
         seed: makes a fit repeatable.  device: for example "cuda"; chosen when None.
+
+    Attributes:
+        kernel_: the fitted kernel; a list, one per group, where latents have groups.
+        resolved_: what was trained, every open choice filled in, phases included.
+        model_: networks and prior.  posterior_: q(B).  history_: metrics per epoch.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel | str,
-        latent_dim: int = 16,
-        *,
-        network: str = "auto",
-        width: int | None = None,
-        encoder: nn.Module | None = None,
-        decoder: nn.Module | None = None,
-        likelihood: str | dict[str, Any] | Likelihood = "gaussian",
-        pixel_var: float = 0.01,
-        alpha: float | None = None,
-        inference: str = "global",
-        schedule: str = "joint",
-        epochs: int = 100,
-        warmup_epochs: int = 50,
-        gp_epochs: int = 100,
-        lr: float = 1e-3,
-        prior_lr: float = 1e-2,
-        phases: list[Phase] | None = None,
-        batch_size: int = 64,
-        patience: int | None = None,
-        validate_every: int | None = None,
-        channels: str = "first",
-        scale: float | None = None,
-        missing: str = "error",
-        seed: int = 0,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(
-            latent_dim, network, width, encoder, decoder, likelihood, pixel_var, batch_size, patience, validate_every,
-            channels, scale, missing, seed, device,
-        )  # fmt: skip
-        self.kernel = kernel
-        self.alpha, self.inference, self.schedule = alpha, inference, schedule
-        self.epochs, self.warmup_epochs, self.gp_epochs = epochs, warmup_epochs, gp_epochs
-        self.lr, self.prior_lr, self.phases = lr, prior_lr, phases
-        self.model_: GPPriorVAE | None = None
-        self.weights_: WeightPosterior | None = None
-        self.calibration_: Calibration | None = None
+    kernel: KernelOrGroups
+    latent_dim: int | None = None
+    _: KW_ONLY
+    alpha: float | None = None
+    inference: str | type[Inference] = "global"
+    schedule: str = "joint"
+    epochs: int = 100
+    warmup_epochs: int = 50
+    gp_epochs: int = 100
+    lr: float = 1e-3
+    prior_lr: float = 1e-2
+    phases: list[Phase] | None = None
 
     # -- fitting
 
@@ -130,30 +115,29 @@ class GPPVAE(Estimator):
             progress: show progress bars.
             checkpoint_seconds: least time between checkpoints.
         """
-        self._check()
+        prior, phases = self._checked()
         rows_table = Table(table)
-        kernel = parse_kernel(self._kernel_text())
-        for column in kernel.columns():
+        for column in prior.columns():
             rows_table[column]  # a missing column is told before the samples are read
         data = self._training_samples(samples)
         same_length(data, rows_table)
-        kernel.bind(rows_table, torch.Generator().manual_seed(derive_seed(self.seed, 1)))
+        prior.bind(rows_table, torch.Generator().manual_seed(derive_seed(self.seed, 1)))
+        model = GPPriorVAE(self._build_autoencoder(data.shape, prior.n_latents), prior.to(self._gp_device()))
         self.shape_ = data.shape
-        model = GPPriorVAE(self._build_autoencoder(data.shape), kernel, self._start_alpha(), self.latent_dim)
-        model.kernel.to(self._gp_device())
-        model.log_alpha.data = model.log_alpha.data.to(self._gp_device())
-        rows = kernel.code(rows_table)
-        model.arrange(rows, *sums_at_once(self._phases(), len(rows), self.batch_size))
-        tell_cost(model, rows)
+        rows = prior.code(rows_table)
+        prior.plan(rows, self.batch_size)
+        tell_cost(prior, rows)
         validate = None
         if validation is not None:
             held_out = self._samples(validation[0]), Table(validation[1])
             validate = validator(model, *held_out, self.batch_size, self._torch_device())
         folder = None if out is None else RunFolder(out)
-        trainer = self._train(model, self._phases(), data, rows, folder, validate, progress, checkpoint_seconds)
-        self.model_, self.weights_ = model, trainer.weights
+        trainer = self._train(model, phases, data, rows, folder, validate, progress, checkpoint_seconds)
+        self.calibration_: Calibration | None = None
+        assert trainer.weights is not None, "check_phases saw a phase that conditions q(B)"
+        self.model_, self.posterior_ = model, trainer.weights
         # Errors at rows that were not trained on are the honest ones, where the model can predict such rows.
-        judge = validation is not None and known_rows(kernel, Table(validation[1])) is not None
+        judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
         self.calibrate(*(validation if judge and validation else (samples, table)))
         self._keep(folder)
         return self
@@ -200,68 +184,65 @@ class GPPVAE(Estimator):
 
         Args:
             out: the run folder.  samples, table: the training data.
-            options: of `fit`, and encoder, decoder and likelihood when they were, or hold, modules of the user's own.
+            options: of `fit`, and kernel, inference, phases, encoder, decoder or likelihood where they were of your own.
         """
         path = Path(out) / CONFIG
         if not path.exists():
             raise FileNotFoundError(f"expected a run folder at {out}, found no {CONFIG} in it; check the name")
-        settings = json.loads(path.read_text())["settings"]
-        own = {name: options.pop(name) for name in ("encoder", "decoder", "likelihood") if name in options}
-        return cls(**(constructor_arguments(settings) | own)).fit(samples, table, out=out, **options)
+        settings = json.loads(path.read_text())["settings"]["given"]
+        own = {name: options.pop(name) for name in GIVEN_AGAIN if name in options}
+        return cls(**(arguments(settings) | own)).fit(samples, table, out=out, **options)
 
-    def _check(self) -> None:
+    def _checked(self) -> tuple[LatentPrior, list[Phase]]:
+        """A fresh prior and the phases of a fit, with every setting checked."""
         self._check_settings()
-        if self.alpha is not None and not (self.alpha > 0 and np.isfinite(self.alpha)):
-            raise ValueError(f"alpha must be positive, got {self.alpha}; use for example 0.1")
-        if self.inference not in INFERENCE_CHOICES:
-            raise ValueError(f"inference must be one of {', '.join(INFERENCE_CHOICES)}, got {self.inference!r}")
+        if self.alpha is not None and not 0.0 < self.alpha < 1e6:
+            raise ValueError(f"alpha must be positive and below a million, got {self.alpha}; use for example 0.1")
         for name in ("epochs", "warmup_epochs", "gp_epochs"):
-            _whole(name, getattr(self, name), 0)
-        check_phases(self._phases())
+            whole(name, getattr(self, name), 0)
+        if self.latent_dim is not None:
+            whole("latent_dim", self.latent_dim, 1)
+        groups = latent_groups(self.kernel, self.latent_dim)
+        unexplained = any(kernel is None for kernel, _ in groups)
+        phases = self._phases(unexplained)
+        check_phases(phases)
+        return LatentPrior(groups, self._start_alpha(phases)), phases
 
-    def _phases(self) -> list[Phase]:
+    def _phases(self, unexplained: bool) -> list[Phase]:
+        """The phases as given, or as the inference writes them; those of no epochs are left out."""
         if self.phases is not None:
-            return self.phases
-        epochs = self.epochs, self.warmup_epochs, self.gp_epochs
-        return plan(self.schedule, self.inference, *epochs, self.lr, self.prior_lr)
+            return list(self.phases)
+        budget = Budget(
+            self.schedule, self.epochs, self.warmup_epochs, self.gp_epochs, self.lr, self.prior_lr, unexplained
+        )
+        return [phase for phase in find_inference(self.inference).phases(budget) if phase.epochs > 0]
 
-    def _start_alpha(self) -> float:
-        if self.alpha is not None:
-            return self.alpha
-        return 0.001 if any(phase.inference == "global" for phase in self._phases()) else 0.1
+    def _start_alpha(self, phases: list[Phase]) -> float:
+        """The latent noise that was asked for, or the least that the inferences start from."""
+        return self.alpha if self.alpha is not None else min(phase.kind.alpha for phase in phases)
 
-    def _gp_device(self) -> torch.device:
-        device = self._torch_device()
-        return torch.device("cpu") if device.type == "mps" else device  # MPS has no float64
-
-    def _kernel_text(self) -> str:
-        return self.kernel.text() if isinstance(self.kernel, Kernel) else str(self.kernel)
-
-    def settings(self) -> dict[str, Any]:
-        plain = (
-            "latent_dim", "network", "width", "pixel_var", "alpha", "inference", "schedule", "epochs", "warmup_epochs",
-            "gp_epochs", "lr", "prior_lr", "batch_size", "patience", "validate_every", "channels", "scale",
-            "missing", "seed",
-        )  # fmt: skip
-        likelihood = self.likelihood.config() if isinstance(self.likelihood, Likelihood) else self.likelihood
-        own = {
-            "kernel": self._kernel_text(),
-            "likelihood": likelihood,
-            "own_networks": self.encoder is not None,
-        }
-        return {name: getattr(self, name) for name in plain} | own
+    def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Any) -> dict[str, Any]:
+        groups = [(group.kernel, group.n_latents) for group in model.prior.groups]
+        chosen = {"kernel": group_texts(groups), "alpha": self._start_alpha(phases)}
+        return super()._resolve(model, phases, samples) | chosen
 
     # -- asking
 
     @property
-    def _fitted(self) -> tuple[GPPriorVAE, WeightPosterior]:
-        if self.model_ is None or self.weights_ is None:
+    def _fitted(self) -> tuple[GPPriorVAE, LatentPosterior]:
+        if not hasattr(self, "model_"):
             raise NotFittedError("this GPPVAE is not fitted yet; call fit() or load() first")
-        return self.model_, self.weights_
+        return self.model_, self.posterior_
 
     @property
-    def _autoencoder(self) -> Autoencoder:
-        return self._fitted[0].autoencoder
+    def _fitted_model(self) -> GPPriorVAE:
+        return self._fitted[0]
+
+    @property
+    def kernel_(self) -> Kernel | list[Kernel | None]:
+        """The fitted kernel; with groups of latents a list, None for those without one."""
+        found = [group.kernel for group in self._fitted_model.prior.groups]
+        return found[0] if len(found) == 1 and found[0] is not None else found
 
     @torch.no_grad()
     def predict(
@@ -277,17 +258,17 @@ class GPPVAE(Estimator):
             out: folder to write mean.npy and std.npy into; they come back as memory maps.
         """
         model, weights = self._fitted
-        _whole("n_samples", n_samples, 0)
-        rows = model.kernel.code(Table(table))
+        whole("n_samples", n_samples, 0)
+        rows = model.prior.code(Table(table))
         shape = (len(rows), *self.shape_)
         if n_samples == 0:
             with Outputs(out, ("mean",), shape) as arrays:
-                for _, chunk in row_chunks(rows):
+                for chunk in row_chunks(rows):
                     arrays.put(mean=decode_mean(model, weights, chunk))
             return Prediction(arrays["mean"], None)
         draws, generator, vectors = self._draws(weights, n_samples, seed)
         with Outputs(out, ("mean", "std"), shape) as arrays:
-            for _, chunk in row_chunks(rows):
+            for chunk in row_chunks(rows):
                 decoded = decode_draws(model, draws, chunk, generator, vectors)
                 arrays.put(**mean_and_std(decoded, include_noise, self.calibration_))
         return Prediction(arrays["mean"], arrays["std"])
@@ -303,14 +284,13 @@ class GPPVAE(Estimator):
     ) -> np.ndarray:
         """Draws of whole functions at rows, (n_samples, N, *shape); with `prior`, as if no data were seen."""
         model, weights = self._fitted
-        _whole("n_samples", n_samples, 1)
-        rows = model.kernel.code(Table(table))
+        whole("n_samples", n_samples, 1)
+        rows = model.prior.code(Table(table))
         if prior:
-            rank, n_latents = weights.mean.shape
-            weights = prior_weights(rank, n_latents, weights.mean.device)
+            weights = model.prior.before_data()
         draws, generator, vectors = self._draws(weights, n_samples, seed)
         parts = []
-        for _, chunk in row_chunks(rows):
+        for chunk in row_chunks(rows):
             decoded = []
             for mean, var in decode_draws(model, draws, chunk, generator, vectors):
                 noise = torch.randn(mean.shape, generator=generator).to(mean.device) * var.sqrt()
@@ -323,11 +303,11 @@ class GPPVAE(Estimator):
     def predict_latent(self, table: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of z at rows, (N, latent_dim) each; far from the data the prior's variance."""
         model, weights = self._fitted
-        rows = model.kernel.code(Table(table))
-        with Outputs(None, ("mean", "var"), (len(rows), self.latent_dim), np.float64) as arrays:
-            for _, chunk in row_chunks(rows):
+        rows = model.prior.code(Table(table))
+        with Outputs(None, ("mean", "var"), (len(rows), model.prior.n_latents), np.float64) as arrays:
+            for chunk in row_chunks(rows):
                 z = latents_at(model, weights, chunk)
-                arrays.put(mean=z.mean, var=(z.var + z.noise).expand_as(z.mean))
+                arrays.put(mean=z.mean, var=z.var + z.noise)
         return arrays["mean"], arrays["var"]
 
     @torch.no_grad()
@@ -337,10 +317,12 @@ class GPPVAE(Estimator):
         data, rows_table = self._samples(samples), Table(table)
         data.check()
         same_length(data, rows_table)
-        epoch = Epoch(data, model.kernel.code(rows_table), self.batch_size, None, self._torch_device())
+        epoch = Epoch(data, model.prior.code(rows_table), self.batch_size, None, self._torch_device())
         return predictive_bound(model, weights, epoch)
 
-    def _draws(self, weights: WeightPosterior, n: int, seed: int | None) -> tuple[list[Tensor], torch.Generator, int]:
+    def _draws(
+        self, weights: LatentPosterior, n: int, seed: int | None
+    ) -> tuple[list[list[Tensor]], torch.Generator, int]:
         """Draws of B, the generator of noise at rows, and the seed of the vectors of added ids."""
         of_noise, of_vectors = (derive_seed(self.seed if seed is None else seed, part) for part in (2, 3))
         generator = torch.Generator().manual_seed(of_noise)
@@ -350,14 +332,16 @@ class GPPVAE(Estimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path` (model.safetensors; nothing in it is executable)."""
-        model, weights = self._fitted
-        tensors = with_prefix("model", model.state_dict()) | with_prefix("weights", weights.tensors())
+        model, posterior = self._fitted
+        tensors = with_prefix("model", model.state_dict()) | with_prefix("weights", posterior.tensors())
+        groups = [(group.kernel, group.n_latents) for group in model.prior.groups]
         meta = {
             "kind": "gppvae",
-            "settings": self.settings(),
+            "given": settings_of(self),
+            "trained": self.resolved_,
+            "own_kernels": foreign_classes(groups),
             "shape": list(self.shape_),
-            "split": model.split,
-            "kernel": kernel_extras(model.kernel),
+            "kernel": kernel_extras(model.prior),
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,
             "skipped_steps": self.skipped_steps_,
@@ -370,27 +354,47 @@ class GPPVAE(Estimator):
         cls,
         path: str | os.PathLike[str],
         *,
+        kernel: KernelOrGroups | None = None,
         encoder: nn.Module | None = None,
         decoder: nn.Module | None = None,
         likelihood: Likelihood | None = None,
         device: str | None = None,
     ) -> GPPVAE:
-        """A saved model; modules of your own must be given again (those of a `likelihood` only for score())."""
+        """A saved model.
+
+        Args:
+            path: of its folder.
+            kernel, encoder, decoder: as they were given to the estimator, where they were classes of your own.
+            likelihood: likewise; one of the package's own with a network in it is needed for score() only.
+            device: as in GPPVAE.
+        """
         tensors, meta = load_model(path, "gppvae")
-        settings = meta["settings"]
-        if settings["own_networks"] and (encoder is None or decoder is None):
+        given, trained = meta["given"], meta["trained"]
+        if given["encoder"] is not None and (encoder is None or decoder is None):
             raise ValueError(f"{path} was fitted with networks of your own; pass encoder= and decoder= to load()")
-        self = cls(**constructor_arguments(settings, likelihood), encoder=encoder, decoder=decoder, device=device)
-        self.shape_ = tuple(meta["shape"])
-        state = under("model", tensors)
-        kernel = restore_kernel(settings["kernel"], meta["kernel"], under("kernel", state))
-        model = GPPriorVAE(
-            self._build_autoencoder(self.shape_), kernel.to(self._gp_device()), self._start_alpha(), self.latent_dim
-        )
+        if meta["own_kernels"] and kernel is None:
+            names = ", ".join(meta["own_kernels"])
+            raise ValueError(f"{path} was fitted with kernels of your own ({names}); pass kernel= to load()")
+        if likelihood is not None:
+            check_same_likelihood(likelihood, trained["likelihood"])
+        own = {"kernel": kernel, "likelihood": likelihood}
+        given_again = {name: value for name, value in own.items() if value is not None}
+        self = cls(**(arguments(given) | given_again), encoder=encoder, decoder=decoder, device=device)
+        if kernel is None:
+            groups = latent_groups(trained["kernel"], None)
+        else:
+            groups = latent_groups(kernel, given["latent_dim"])
+            check_same_kernel(groups, trained["kernel"], path)
+        self.shape_, state = tuple(meta["shape"]), under("model", tensors)
+        prior = LatentPrior(groups)
+        restore_kernels(prior, meta["kernel"], under("prior", state))
+        model = GPPriorVAE(self._build_autoencoder(self.shape_, prior.n_latents), prior.to(self._gp_device()))
         load_weights(model, state, path)
-        model.split = meta["split"]
-        self.model_, self.weights_ = model, weight_posterior(under("weights", tensors))
+        self.model_, self.posterior_ = model, LatentPosterior.from_tensors(under("weights", tensors))
         self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
         self.history_, self.fit_seconds_ = meta["history"], meta["fit_seconds"]
-        self.skipped_steps_ = meta["skipped_steps"]
+        self.resolved_, self.skipped_steps_ = trained, meta["skipped_steps"]
         return self
+
+
+GIVEN_AGAIN = ("kernel", "inference", "phases", "encoder", "decoder", "likelihood")

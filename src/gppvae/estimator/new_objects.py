@@ -7,14 +7,17 @@ from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
 from gppvae.estimator.validation import same_length
 from gppvae.inference.new_objects import ObjectFit
-from gppvae.kernels.columns import IdLeaf, Learned, learned_by_column
+from gppvae.kernels import Learned
+from gppvae.kernels.ids import IdLeaf
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.posterior import WeightPosterior
+from gppvae.models.objects import learned_by_column
+from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.posterior import LatentPosterior
 
 
 def add_objects(
-    fitted: tuple[GPPriorVAE, WeightPosterior],
+    fitted: tuple[GPPriorVAE, LatentPosterior],
     data: Samples,
     table: Table,
     likelihood: Likelihood,
@@ -28,7 +31,7 @@ def add_objects(
     """
     model, weights = fitted
     same_length(data, table)
-    leaves = _leaves_with_new_ids(model, table)
+    leaves = _leaves_with_new_ids(model.prior, table)
     ids = [str(level) for level in table.levels(leaves[0].column)]
     known = set(leaves[0].levels[: len(leaves[0].levels) - leaves[0].n_added])
     trained = sorted(known & set(ids))
@@ -39,7 +42,7 @@ def add_objects(
     before = [(leaf.x, leaf.added_root, leaf.levels) for leaf in leaves]
     try:
         _append_placeholders(leaves, ids)
-        rows = model.kernel.code(table)
+        rows = model.prior.code(table)
         column = rows.columns[leaves[0].key]
         owner = column.values[column.index] - (len(leaves[0].levels) - len(ids))
         device = next(model.autoencoder.parameters()).device
@@ -67,13 +70,13 @@ def _append_placeholders(leaves: list[Learned], ids: list[str]) -> None:
         leaf.add_levels(ids, zeros.detach(), zeros.detach().unsqueeze(2).expand(-1, -1, total))
 
 
-def _leaves_with_new_ids(model: GPPriorVAE, table: Table) -> list[Learned]:
+def _leaves_with_new_ids(prior: LatentPrior, table: Table) -> list[Learned]:
     """The learned kernels of the one column whose ids are new (or were added before)."""
-    found = learned_by_column(model.kernel)
+    found = learned_by_column(prior)
     for column, leaves in found.items():
         trained = leaves[0].levels[: len(leaves[0].levels) - leaves[0].n_added]
         if set(map(str, table.levels(column))) - set(trained):
-            others = [leaf for leaf in model.kernel.leaves() if isinstance(leaf, IdLeaf) and leaf.key == leaves[0].key]
+            others = [leaf for leaf in prior.leaves() if isinstance(leaf, IdLeaf) and leaf.key == leaves[0].key]
             if len(others) > len(leaves):
                 kind = next(type(leaf).__name__ for leaf in others if leaf not in leaves)
                 raise ValueError(
@@ -84,7 +87,7 @@ def _leaves_with_new_ids(model: GPPriorVAE, table: Table) -> list[Learned]:
                     f"Learned({column!r}, normalize=True) cannot take new ids, its vectors are not linear; "
                     "fit with normalize=False"
                 )
-            for term in model.kernel.terms():
+            for term in (term for kernel in prior.kernels for term in kernel.terms()):
                 if sum(leaf in leaves for leaf in term.leaves) > 1:
                     raise ValueError(f"new ids need at most one Learned({column!r}) per product; rewrite the kernel")
             return leaves

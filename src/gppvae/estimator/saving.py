@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gppvae.kernels.base import Kernel, Leaf
-from gppvae.kernels.parse import parse_kernel
+from gppvae.estimator.settings import Groups, group_texts
+from gppvae.kernels.base import Leaf
 from gppvae.likelihoods import Likelihood
+from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.checkpoint import read_tensors, under, write_tensors
 from gppvae.training.distributed import first_process
-from gppvae.training.folder import MODEL, provenance
-from gppvae.training.phases import Phase
+from gppvae.training.folder import CHECKPOINT, MODEL, provenance
 
 
 def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ def load_model(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tenso
     """Tensors and settings of a saved model of this kind ("gppvae" or "vae")."""
     folder = Path(path)
     file = folder / MODEL if folder.is_dir() else folder
-    if folder.is_dir() and not file.exists() and (folder / "checkpoint.safetensors").exists():
+    if folder.is_dir() and not file.exists() and (folder / CHECKPOINT).exists():
         raise ValueError(f"{folder} holds a run that is not finished; run the same fit again to continue it")
     tensors, meta = read_tensors(file)
     if meta.get("kind") != kind:
@@ -41,19 +41,22 @@ def load_model(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tenso
     return tensors, meta
 
 
-def kernel_extras(kernel: Kernel) -> dict[str, Any]:
-    """What each leaf fixed when it was bound, by its place in the expression."""
-    return {name: leaf.extra_state() for name, leaf in kernel.named_modules() if isinstance(leaf, Leaf)}
+def kernel_extras(prior: LatentPrior) -> dict[str, Any]:
+    """What each leaf fixed when it was bound, by its place in the prior."""
+    return {name: leaf.extra_state() for name, leaf in prior.named_modules() if isinstance(leaf, Leaf)}
 
 
-def restore_kernel(text: str, extras: dict[str, Any], tensors: dict[str, Tensor]) -> Kernel:
-    """The bound kernel that `kernel_extras` and its state_dict describe."""
-    kernel = parse_kernel(text)
-    for name, leaf in kernel.named_modules():
+def restore_kernels(prior: LatentPrior, extras: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Bind the kernels of a fresh prior as `kernel_extras` and the prior's tensors say they were."""
+    for name, leaf in prior.named_modules():
         if isinstance(leaf, Leaf):
-            leaf.restore(extras[name], under(name, tensors) if name else tensors)
-    kernel.load_state_dict(tensors)
-    return kernel
+            leaf.restore(extras[name], under(name, tensors))
+
+
+def check_same_kernel(given: Groups, saved: list[list[Any]], path: Any) -> None:
+    """Raise ValueError unless the kernel given to load() is written like the one that was fitted."""
+    if group_texts(given) != saved:
+        raise ValueError(f"{path} was fitted with the kernel {saved}, got {group_texts(given)}; pass the same one")
 
 
 def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any) -> None:
@@ -70,23 +73,13 @@ def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any)
     module.load_state_dict(tensors)
 
 
-def constructor_arguments(settings: dict[str, Any], likelihood: Likelihood | None = None) -> dict[str, Any]:
-    """The estimator's arguments among saved settings, phases as objects, with the likelihood given anew."""
-    phases = settings.get("phases")
-    kept = {name: value for name, value in settings.items() if name not in ("own_networks", "data", "phases")}
-    if likelihood is not None:
-        _check_same_likelihood(likelihood.config(), settings["likelihood"])
-        kept["likelihood"] = likelihood
-    return kept | ({"phases": [Phase(**phase) for phase in phases]} if phases else {})
-
-
-def _check_same_likelihood(given: dict[str, Any], saved: str | dict[str, Any]) -> None:
+def check_same_likelihood(given: Likelihood, saved: dict[str, Any]) -> None:
     """Learned numbers may differ from those the fit started with, but not the kind nor the weights of a network."""
-    was = {"name": saved} if isinstance(saved, str) else saved
+    config = given.config()
     for what, of in (("likelihood", lambda config: config["name"]), ("feature network", _weights_of)):
-        if of(given) != of(was):
+        if of(config) != of(saved):
             raise ValueError(
-                f"the model was fitted with the {what} {of(was)}, got {of(given)}; pass the one it was fitted with"
+                f"the model was fitted with the {what} {of(saved)}, got {of(config)}; pass the one it was fitted with"
             )
 
 

@@ -11,44 +11,46 @@ from gppvae.data.arrays import Samples
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows, Table
 from gppvae.inference import Inference
-from gppvae.kernels.base import Kernel
-from gppvae.models.cvae import conditions_of, decode_given, encode_given
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_mean
 from gppvae.models.vae import Autoencoder
+from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.loop import Validate
 
 
 def same_length(data: Samples, table: Table) -> None:
+    """Raise ValueError unless there is one table row per sample."""
     if len(data) != len(table):
         raise ValueError(
             f"expected one table row per sample, got {len(data)} samples and {len(table)} rows; match them"
         )
 
 
-def known_rows(kernel: Kernel, table: Table) -> Rows | None:
-    """Coded rows, or None when the table holds ids that the kernel does not know."""
+def known_rows(prior: LatentPrior, table: Table) -> Rows | None:
+    """Coded rows, or None when the table holds ids that the kernels do not know."""
     try:
-        return kernel.code(table)
+        return prior.code(table)
     except ValueError:
         return None
 
 
 def validator(model: GPPriorVAE, data: Samples, table: Table, batch_size: int, device: torch.device) -> Validate:
-    """MSE of predictions where all ids are known from training, else of reconstructions."""
+    """What the inference is validated by: MSE of predictions where all ids are known, else of reconstructions."""
     data.check()
     data.keep_in_memory()
     same_length(data, table)
-    rows = known_rows(model.kernel, table)  # None for unseen ids: the encoder can still be judged
+    rows = known_rows(model.prior, table)  # None for unknown ids: the encoder can still be judged
 
     @torch.no_grad()
     def validate(inference: Inference, train: Epoch) -> dict[str, float]:
-        if inference.name in ("fixed", "distill"):
-            return {}
-        if inference.name == "vae" or (rows is None and inference.name != "global"):
+        by = inference.validated_by
+        if by == "prediction" and rows is None:
+            by = "reconstruction" if inference.trains_encoder else None
+        if by == "reconstruction":
             epoch = Epoch(data, Rows({}, len(data)), batch_size, None, device, world=train.world)
-            return {"valid_mse_reconstruction": mean_squared_error(epoch, lambda b: _reconstruct(model.autoencoder, b))}
-        weights = inference.weights(train)
+            reconstruct = model.autoencoder.reconstruct
+            return {"valid_mse_reconstruction": mean_squared_error(epoch, lambda b: reconstruct(b.y, b.mask))}
+        weights = inference.weights(train) if by == "prediction" else None
         if rows is None or weights is None:
             return {}
         epoch = Epoch(data, rows, batch_size, None, device, world=train.world)
@@ -72,18 +74,13 @@ def mean_squared_error(epoch: Epoch, predict: Callable[[Batch], Tensor]) -> floa
 
 @torch.no_grad()
 def elbo(model: Autoencoder, epoch: Epoch) -> float:
-    """Mean bound per sample of an autoencoder with z ~ N(0, I), in nats; rows may carry the condition of a CVAE."""
+    """Mean bound per sample of an autoencoder with z ~ N(0, I), in nats."""
     total = torch.zeros(1, dtype=torch.float64)
     for batch in epoch:
-        condition = conditions_of(batch.rows, batch.y)
-        mean, var = encode_given(model, batch.y, condition)
+        mean, var = model.encode(batch.y, batch.mask)
         z = mean + var.sqrt() * batch.noise(mean.shape[1])
-        nll = model.likelihood.nll(batch.y, decode_given(model, z, condition), batch.mask).sum()
+        nll = model.likelihood.nll(batch.y, model.decode(z), batch.mask).sum()
         kl = 0.5 * (mean.square() + var - 1.0 - var.log()).sum()
         total -= float(nll + kl)
     epoch.world.sum_([total])
     return float(total) / epoch.n_rows
-
-
-def _reconstruct(autoencoder: Autoencoder, batch: Batch) -> Tensor:
-    return autoencoder.likelihood.mean(autoencoder.decode(autoencoder.encode(batch.y)[0]))

@@ -1,38 +1,35 @@
-"""The small interface that every way of fitting shares, and the pieces they all use."""
+"""The small interface that every way of fitting shares, and the pieces of their bounds."""
 
 from __future__ import annotations
 
-import itertools
+import abc
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Batch, Epoch
-from gppvae.data.table import Rows
-from gppvae.kernels.features import Features
+from gppvae.inference.phase import Budget, Phase
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
-from gppvae.prior.lowrank import assemble
-from gppvae.prior.posterior import WeightPosterior, condition_on_encoder
-from gppvae.prior.statistics import Statistics, StatisticsSum, pull_rows, statistics
-
-TOGETHER = 4  # batches that the GP computes with at once
+from gppvae.prior.posterior import LatentPosterior
+from gppvae.prior.statistics import StatisticsSum, Sums
 
 
 @dataclass(frozen=True)
 class LossTerms:
-    """Terms of the negative bound in nats, summed over `n` samples; detached, for the log.
+    """Terms of the negative bound in nats, summed over the samples of a batch.
 
     Where several processes share a batch, each holds its part of the terms and `n` counts the samples of all.
 
     Attributes:
         recon_nll: -E log p(y | z).  gp_nll: the prior term, with KL(q(B)) where there is one.
         neg_entropy: -H(q(z | y)).  penalty: -log prior of the kernel's parameters.
-        batches: that the gradients of kernel and latent noise stand for, where these do not step with every batch.
+        n: samples they stand for.
+        waiting: groups of parameters that do not step yet but gather gradients.
+        gathered: batches that the gradients of kernel and latent noise stand for.
     """
 
     recon_nll: Tensor
@@ -40,69 +37,55 @@ class LossTerms:
     neg_entropy: Tensor
     penalty: Tensor
     n: int
-    batches: int = 1
+    waiting: tuple[str, ...] = ()
+    gathered: int = 1
 
-    @classmethod
-    def without_encoder(cls, recon: Tensor, kl: Tensor, penalty: Tensor, share: float, n: int) -> LossTerms:
-        """Terms of a batch when q(B) is the only variational distribution.
+    def backward(self) -> None:
+        """Gradients of the bound per sample, in one pass. Terms may live on different devices."""
+        roots = [term / self.n for term in self._terms() if term.requires_grad]
+        torch.autograd.backward(roots)
 
-        Args:
-            recon: of the rows here.  kl, penalty: whole.  share: the part of all N rows that is here.
-            n: rows of the whole batch.
-        """
-        return cls(recon.detach(), kl.detach() * share, torch.zeros_like(recon), penalty.detach() * share, n)
+    def waiting_for(self, *groups: str) -> LossTerms:
+        """The same terms; these groups of parameters keep their gradients and do not step yet."""
+        return replace(self, waiting=groups)
 
-    def total(self) -> Tensor:
-        return self.recon_nll + self.gp_nll + self.neg_entropy + self.penalty
+    def standing_for(self, batches: int) -> LossTerms:
+        """The same terms; groups that waited step now, on the gradients of so many batches."""
+        return replace(self, gathered=batches)
 
     def named(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("n", "batches")}
+        """Values by name, detached, for the log."""
+        return {name: getattr(self, name).detach().clone() for name in TERMS}
+
+    def _terms(self) -> list[Tensor]:
+        return [getattr(self, name) for name in TERMS]
 
 
-class Inference(nn.Module):
+TERMS = tuple(field.name for field in fields(LossTerms))[:4]
+
+
+class Inference(nn.Module, abc.ABC):
     """One way to fit. Its parameters (if any) are variational; its buffers are kept in checkpoints.
 
+    What is special about a class it declares itself, so that a class of your own works wherever a name does.
+
     Attributes:
-        name: what `inference=` says.  sweeps: passes over the data per epoch, for the progress bar.
-        conditions: whether a phase of it ends with q(B) of its own.
-        follows: whether it needs the q(B) of a phase before.
+        name: what `inference=` says and logs show.
+        sweeps: passes over the data per epoch, for the progress bar.
+        conditions: whether a phase of it ends with a q(B) of its own.
+        follows: whether it needs the q(B) of a phase before it.
+        trains_encoder: whether encodings mean something after it.
+        validated_by: "prediction", "reconstruction" or None; predictions fall back on reconstructions at unknown ids.
+        alpha: latent noise variance that a fit starts from.
     """
 
     name: str
     sweeps: int = 1
-    conditions: bool = False
+    conditions: bool = True
     follows: bool = False
-
-    def start(self, epoch: Epoch, weights: WeightPosterior | None) -> None:
-        """Called once before the first epoch of a phase, also when a run is resumed inside it.
-
-        Args:
-            epoch: the data in its own order.  weights: q(B) of the phase before, if it had one.
-        """
-        return None
-
-    def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
-        """Yield with gradients in `.grad` each time the optimiser shall step.
-
-        Gradients are of the negative bound per sample (divided by N); several processes leave parts of it that
-        add up, which the loop does before it steps.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def batches_between(cls, n_batches: int) -> int | None:
-        """Batches until q(B) is conditioned again, of an epoch with so many; None when that is no matter of batches."""
-        return None
-
-    def weights(self, epoch: Epoch) -> WeightPosterior | None:
-        """q(B) for predictions; None when the model has no GP."""
-        raise NotImplementedError
-
-
-class GPInference(Inference):
-    """An inference that encodes all rows and conditions the GP on what the encoder says."""
-
-    conditions = True
+    trains_encoder: bool = True
+    validated_by: str | None = "prediction"
+    alpha: float = 0.1
 
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__()
@@ -113,92 +96,56 @@ class GPInference(Inference):
     def model(self) -> GPPriorVAE:
         return self._model[0]
 
+    @classmethod
+    def phases(cls, budget: Budget) -> list[Phase]:
+        """The phases of a fit by this inference: a VAE warm-up, the GP alone, then both together.
+
+        Args:
+            budget: epochs and learning rates.
+        """
+        return [*budget.warm_up(), *budget.joint(cls)]
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw what is random in the parameters; called once, before anything else."""
+        return None
+
+    def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
+        """Called once before the first epoch of a phase, also when a run is resumed inside it.
+
+        Args:
+            epoch: the data in its own order.  weights: q(B) of the phase before, if it had one.
+        """
+        return None
+
+    @abc.abstractmethod
+    def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
+        """Yield with gradients in `.grad` each time the optimiser shall step.
+
+        Gradients are of the negative bound per sample (divided by N); several processes leave parts of it that
+        add up, which the loop does before it steps.
+        """
+
     @torch.no_grad()
-    def weights(self, epoch: Epoch) -> WeightPosterior:
-        totals = sum_encoded(self.model, epoch, lambda batch: self.model.autoencoder.encode(batch.y))
-        return condition_on_encoder(assemble(totals, *self.model.tables(epoch.rows)))
-
-
-def together(epoch: Epoch) -> Iterator[list[Batch]]:
-    """Batches whose rows the GP computes with at once."""
-    batches = iter(epoch)
-    while some := list(itertools.islice(batches, TOGETHER)):
-        yield some
-
-
-def rows_of(batches: list[Batch]) -> Rows:
-    """Of several batches, one after the other, those of this process."""
-    return Rows.joined([batch.rows for batch in batches])
-
-
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Of several batches, one after the other."""
-    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
-
-
-def of_each(x: Tensor | None, sizes: list[int]) -> Sequence[Any]:
-    """Parts of something per row, of batches of these sizes; what is no matter of rows goes to all."""
-    return [x] * len(sizes) if x is None or x.ndim == 0 else x.split(sizes)
-
-
-GPArguments = tuple[Features, Tensor, Tensor | None, Tensor]
-Latents = tuple[Tensor, Tensor | None]
-
-
-def joined_latents(parts: Sequence[Latents]) -> Latents:
-    """Mean and variance, or a sample and None, of several batches."""
-    variances = [var for _, var in parts if var is not None]
-    return joined([mean for mean, _ in parts]), joined(variances) if variances else None
-
-
-def gp_arguments(model: GPPriorVAE, rows: Rows, mean: Tensor, var: Tensor | None) -> GPArguments:
-    """What `statistics` takes of rows: features, latents (and variances) in float64, latent noise."""
-    latents = model.to_gp(mean), None if var is None else model.to_gp(var)
-    return model.features(rows), *latents, model.noise(rows)
+    def weights(self, epoch: Epoch) -> LatentPosterior | None:
+        """q(B) for predictions, None when the model has no GP; by default given what the encoder says of all rows."""
+        prior, encode = self.model.prior, self.model.autoencoder.encode
+        return prior.posterior(sum_rows(epoch, lambda batch: prior.statistics(batch.rows, *encode(batch.y, batch.mask))))
 
 
 @torch.no_grad()
-def sum_encoded(model: GPPriorVAE, epoch: Epoch, latents: Callable[[Batch], Latents]) -> Statistics:
-    """Statistics of all rows of an epoch, whose latents a function gives by batches."""
-
-    def part(batches: list[Batch]) -> Statistics:
-        encoded = joined_latents([latents(batch) for batch in batches])
-        return statistics(*gp_arguments(model, rows_of(batches), *encoded))
-
-    return sum_over(epoch, part)
-
-
-@torch.no_grad()
-def sum_over(epoch: Epoch, part: Callable[[list[Batch]], Statistics]) -> Statistics:
-    """Sum over all batches, a few at a time; processes add theirs up once, at the end."""
+def sum_rows(epoch: Epoch, part: Callable[[Batch], Sums]) -> Sums:
+    """Sums over all rows of an epoch; processes add theirs up once, at the end."""
     totals = StatisticsSum()
-    for batches in together(epoch):
-        totals.add(part(batches))
-    epoch.world.sum_(totals.value.tensors())
+    for batch in epoch:
+        totals.add(part(batch))
+    epoch.world.sum_([tensor for sums in totals.value for tensor in sums.tensors()])
     return totals.value
 
 
-Known = tuple[Tensor, Tensor | None]
-
-
-@torch.no_grad()
-def known_of_rows(pull: Statistics, arguments: GPArguments) -> list[Known]:
-    """What goes into the sums over rows, with its gradients when `pull` is that with respect to the sums."""
-    features, *latents_and_noise = arguments
-    by = pull_rows(pull, *arguments)
-    return [(a, by_a) for a, by_a in zip((features.x, *latents_and_noise), by, strict=True) if a is not None]
-
-
-def back_propagate(*known: Known) -> None:
-    """One backward pass from tensors whose gradients are known; None for the one of a scalar to be minimised."""
-    roots = [(tensor, by) for tensor, by in known if tensor.requires_grad]
-    if roots:
-        torch.autograd.backward([tensor for tensor, _ in roots], [by for _, by in roots])
-
-
-def reparametrise(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:
-    """z = mean + std eps, with the batch's own noise."""
-    return torch.addcmul(mean, var.sqrt(), batch.noise(mean.shape[1]))
+def draw(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:
+    """z = mean + std eps, with the batch's own noise, in the type and on the device of the networks."""
+    eps = batch.noise(mean.shape[1])
+    return torch.addcmul(mean.to(eps), var.sqrt().to(eps), eps)
 
 
 def neg_entropy(var: Tensor) -> Tensor:
@@ -211,6 +158,37 @@ def recon_nll(autoencoder: Autoencoder, batch: Batch, z: Tensor) -> Tensor:
     return autoencoder.likelihood.nll(batch.y, autoencoder.decode(z), batch.mask).sum()
 
 
-def draw_latents(mean: Tensor, var: Tensor, noise: Tensor) -> Tensor:
-    """z ~ N(mean, var) with this noise, from the GP's type to the networks'."""
-    return torch.addcmul(mean.to(noise), var.sqrt().to(noise), noise)
+@dataclass(frozen=True)
+class Unexplained:
+    """Latents without a kernel, where the decoder sees what the GP says of all others: they come from the encoder.
+
+    Attributes:
+        mean, var: of z, the GP's latents and the encoder's in their places, (B, L) each.
+        gp_nll, neg_entropy: terms of the bound that the encoder's latents add.
+    """
+
+    mean: Tensor
+    var: Tensor
+    gp_nll: Tensor
+    neg_entropy: Tensor
+
+
+def with_unexplained(model: GPPriorVAE, batch: Batch, mean: Tensor, var: Tensor) -> Unexplained:
+    """Put q(z | y) in the place of the latents without a kernel; the encoder runs only if there are any.
+
+    Args:
+        mean, var: of z as the GP has it, (B, L) each.
+    """
+    where, zero = model.prior.unexplained(), mean.new_zeros(())
+    if not where.any():
+        return Unexplained(mean, var, zero, zero)
+    q_mean, q_var = map(model.prior.to_gp, model.autoencoder.encode(batch.y, batch.mask))
+    own_mean, own_var = q_mean[:, where], q_var[:, where]
+    gp_nll = standard_normal_nll(own_mean, own_var)
+    mixed = torch.where(where, q_mean, mean), torch.where(where, q_var, var)
+    return Unexplained(*mixed, gp_nll, neg_entropy(own_var))
+
+
+def standard_normal_nll(mean: Tensor, var: Tensor) -> Tensor:
+    """E[-log N(z; 0, I)] = 1/2 sum (mu^2 + s2 + log 2 pi) for z ~ N(mean, var), summed over all entries."""
+    return 0.5 * ((mean.square() + var).sum() + mean.numel() * math.log(2.0 * math.pi))

@@ -8,26 +8,14 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
-from gppvae.inference.base import (
-    GPInference,
-    Latents,
-    LossTerms,
-    back_propagate,
-    joined_latents,
-    neg_entropy,
-    of_each,
-    recon_nll,
-    reparametrise,
-    rows_of,
-    sum_encoded,
-    together,
-)
+from gppvae.data.world import World
+from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon_nll, sum_rows
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.groups import GroupedRows
-from gppvae.prior.statistics import Statistics, pull_features, pull_latents, pulled_at
+from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.statistics import Statistics, Sums
 
 
-class Exact(GPInference):
+class Exact(Inference):
     """One step per epoch, with the gradient of the whole bound.
 
     Sweep 1 sums statistics without a graph; the gradient of the GP term with respect to them is an H x H
@@ -49,58 +37,56 @@ class Exact(GPInference):
         self.sampled = sampled
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
-        with self.model.kernel.held():  # one step per epoch: the kernel stays as it is until then
-            gp_value, penalty, recon_sum, entropy_sum = self._sweeps(epoch)
-        yield LossTerms(recon_sum, gp_value.cpu(), entropy_sum, penalty.cpu(), n=epoch.n_rows)
-
-    def _sweeps(self, epoch: Epoch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        model = self.model
-        totals = sum_encoded(model, epoch, self._encoded)
-        gp_value, penalty, pull = pull_back(model, totals, epoch)
+        prior, autoencoder = self.model.prior, self.model.autoencoder
+        totals = sum_rows(epoch, lambda batch: prior.statistics(batch.rows, *self._latents(batch)[0]))
+        gp_nll, penalty, pull = pull_back(prior, totals, epoch.n_rows, epoch.world)
         recon_sum = entropy_sum = torch.zeros((), dtype=torch.float64)
-        for batches in together(epoch):
-            coded, sizes = rows_of(batches), [len(batch) for batch in batches]
-            features, noise = model.features(coded), model.noise(coded)
-            rows, d = GroupedRows(features), noise.detach()
-            at, seen = pulled_at(pull, rows, d), []
-            of_batches = zip(batches, at.b.split(sizes), of_each(at.ox, sizes), of_each(d, sizes), strict=True)
-            for batch, b, ox, own_d in of_batches:
-                mean, var = model.autoencoder.encode(batch.y)
-                z = reparametrise(mean, var, batch)
-                recon, entropy = recon_nll(model.autoencoder, batch, z), neg_entropy(var)
-                latents = (model.to_gp(z), None) if self.sampled else (model.to_gp(mean), model.to_gp(var))
-                by = pull_latents(pull, b, ox, latents[0], own_d)
-                known = [(x, by_x) for x, by_x in zip(latents, by, strict=True) if x is not None]
-                back_propagate(((recon + entropy) / epoch.n_rows, None), *known)
-                seen.append(latents)
-                recon_sum = recon_sum + recon.detach().cpu()
-                entropy_sum = entropy_sum + entropy.detach().cpu()
-            with torch.no_grad():
-                by = pull_features(pull, at, rows, *joined_latents(seen), d)
-            back_propagate(*zip((features.x, noise), by, strict=True))
-        return gp_value, penalty, recon_sum, entropy_sum
+        for batch in epoch:
+            latents, z, var = self._latents(batch)
+            recon, entropy = recon_nll(autoencoder, batch, z), neg_entropy(var)
+            gp = pull.dot(prior.statistics(batch.rows, *latents))
+            torch.autograd.backward([(recon + entropy) / epoch.n_rows, gp])
+            recon_sum = recon_sum + recon.detach().cpu()
+            entropy_sum = entropy_sum + entropy.detach().cpu()
+        yield LossTerms(recon_sum, gp_nll.cpu(), entropy_sum, penalty.cpu(), n=epoch.n_rows)
 
-    def _encoded(self, batch: Batch) -> Latents:
-        mean, var = self.model.autoencoder.encode(batch.y)
-        return (reparametrise(mean, var, batch), None) if self.sampled else (mean, var)
+    def _latents(self, batch: Batch) -> tuple[tuple[Tensor, Tensor | None], Tensor, Tensor]:
+        """What the GP term is evaluated at, a draw of z, and the variance of q(z | y)."""
+        mean, var = self.model.autoencoder.encode(batch.y, batch.mask)
+        z = draw(mean, var, batch)
+        return ((z, None) if self.sampled else (mean, var)), z, var
 
 
-def pull_back(model: GPPriorVAE, totals: Statistics, epoch: Epoch) -> tuple[Tensor, Tensor, Statistics]:
-    """GP term and kernel prior at `totals`, and the gradient of the term (per sample) with respect to them.
+class Pull:
+    """The gradient of the GP term, per sample, with respect to the sums over all rows: detached by construction.
 
-    Gradients of parameters that act through the view tables, and of the kernel prior, go to `.grad` here;
-    all others follow batch by batch from the pulled-back statistics. Each of several processes takes its share of
-    the two terms, so that they count once, and the whole gradient with respect to the statistics.
+    Its inner product with the statistics of a batch is a loss; over all batches those add up to the full gradient.
+    """
+
+    def __init__(self, gradient: Sums) -> None:
+        self.gradient = gradient
+
+    def dot(self, sums: Sums) -> Tensor:
+        return torch.stack([by.dot(own) for by, own in zip(self.gradient, sums, strict=True)]).sum()
+
+
+def pull_back(prior: LatentPrior, totals: Sums, n_rows: int, world: World) -> tuple[Tensor, Tensor, Pull]:
+    """GP term and kernel prior at `totals`, and the gradient of the term with respect to them.
+
+    Gradients of parameters that act on the sums as a whole (view tables, the kernel prior) go to `.grad` here; all others
+    follow batch by batch. Each of several processes takes its share of the two terms, so that they count once, and
+    the whole gradient with respect to the sums.
 
     Returns:
-        gp_nll and neg_log_prior (this process's share), and the gradient as Statistics.
-    Cost: O(H^3 + H^2 L), less for a complete design.
+        The two terms (this process's share), and the gradient.
+    Cost: O(H^3 + H^2 L).
     """
-    outer, sums = totals.outer.requires_grad_(), totals.sums.requires_grad_()
-    value = model.gp_nll(Statistics(outer, sums, totals.n_latents), epoch.rows)
-    penalty = model.kernel.neg_log_prior()
-    world = epoch.world
-    ((value + penalty) * world.share / epoch.n_rows).backward()
-    assert outer.grad is not None and sums.grad is not None
-    pull = Statistics(outer.grad * world.size, sums.grad * world.size, totals.n_latents)
-    return value.detach() * world.share, penalty.detach() * world.share, pull
+    leaves = [Statistics(*(x.detach().requires_grad_() for x in sums.tensors()), sums.n_latents) for sums in totals]
+    value, penalty = prior.nll(leaves), prior.neg_log_prior()
+    ((value + penalty) * (world.share / n_rows)).backward()
+    pulled = [Statistics(*(_grad(x) * world.size for x in sums.tensors()), sums.n_latents) for sums in leaves]
+    return value.detach() * world.share, penalty.detach() * world.share, Pull(pulled)
+
+
+def _grad(x: Tensor) -> Tensor:
+    return torch.zeros_like(x) if x.grad is None else x.grad

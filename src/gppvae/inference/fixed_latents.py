@@ -9,16 +9,16 @@ from torch import Tensor
 
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
-from gppvae.inference.base import GPArguments, GPInference, LossTerms, back_propagate, known_of_rows, neg_entropy
+from gppvae.inference.base import Inference, LossTerms, neg_entropy
 from gppvae.inference.exact import pull_back
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.posterior import WeightPosterior
-from gppvae.prior.statistics import StatisticsSum, statistics
+from gppvae.prior.posterior import LatentPosterior
+from gppvae.prior.statistics import StatisticsSum, Sums
 
 CHUNK_ROWS = 8192
 
 
-class FixedLatents(GPInference):
+class FixedLatents(Inference):
     """Exact gradient of the expected GP term with respect to the prior's parameters, one step per epoch.
 
     No network runs after the first pass, so an epoch costs O(N M (2M + L) + H^3). Memory: the encoder
@@ -27,19 +27,19 @@ class FixedLatents(GPInference):
 
     name = "fixed"
     sweeps = 0
+    validated_by = None
 
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__(model)
         self._encoded: tuple[Rows, Tensor, Tensor] | None = None
 
     @torch.no_grad()
-    def start(self, epoch: Epoch, weights: WeightPosterior | None) -> None:
-        encoded = [(batch.index, *self.model.autoencoder.encode(batch.y)) for batch in epoch]
+    def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
+        prior, encode = self.model.prior, self.model.autoencoder.encode
+        encoded = [(batch.index, *map(prior.to_gp, encode(batch.y, batch.mask))) for batch in epoch]
         index, order = torch.cat([index for index, _, _ in encoded]).sort()
-        mean = torch.cat([self.model.to_gp(mean) for _, mean, _ in encoded])
-        var = torch.cat([self.model.to_gp(var) for _, _, var in encoded])
-        rows = epoch.rows[index.to(epoch.rows.device)]
-        self._encoded = rows, mean[order.to(mean.device)], var[order.to(mean.device)]
+        mean, var = (torch.cat([entry[k] for entry in encoded])[order.to(prior.device)] for k in (1, 2))
+        self._encoded = epoch.rows[index.to(epoch.rows.device)], mean, var
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         assert self._encoded is not None, "start() comes before steps()"
@@ -49,14 +49,14 @@ class FixedLatents(GPInference):
         totals = StatisticsSum()
         with torch.no_grad():
             for chunk in chunks:
-                totals.add(statistics(*self._arguments(chunk)))
-        epoch.world.sum_(totals.value.tensors())
-        gp_value, penalty, pull = pull_back(self.model, totals.value, epoch)
+                totals.add(self._statistics(chunk))
+        epoch.world.sum_([tensor for sums in totals.value for tensor in sums.tensors()])
+        gp_nll, penalty, pull = pull_back(self.model.prior, totals.value, epoch.n_rows, epoch.world)
         for chunk in chunks:
-            back_propagate(*known_of_rows(pull, self._arguments(chunk)))
-        yield LossTerms(mean.new_zeros(()), gp_value, neg_entropy(var), penalty, n=epoch.n_rows)
+            pull.dot(self._statistics(chunk)).backward()
+        yield LossTerms(mean.new_zeros(()), gp_nll, neg_entropy(var), penalty, n=epoch.n_rows)
 
-    def _arguments(self, chunk: slice) -> GPArguments:
+    def _statistics(self, chunk: slice) -> Sums:
         assert self._encoded is not None
         rows, mean, var = self._encoded
-        return self.model.features(rows[chunk]), mean[chunk], var[chunk], self.model.noise(rows[chunk])
+        return self.model.prior.statistics(rows[chunk], mean[chunk], var[chunk])

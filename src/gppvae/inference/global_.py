@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from gppvae.data.batches import Epoch
-from gppvae.inference.base import Inference, LossTerms, draw_latents, recon_nll
+from gppvae.inference.base import Inference, LossTerms, draw, recon_nll, with_unexplained
+from gppvae.inference.phase import Budget, Phase
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.posterior import DiagonalCovariance, WeightPosterior
+from gppvae.prior.posterior import DiagonalCovariance, LatentPosterior
 
 
 class Global(Inference):
@@ -27,65 +28,98 @@ class Global(Inference):
     """
 
     name = "global"
-    conditions = True
+    trains_encoder = False
+    alpha = 0.001
 
     def __init__(self, model: GPPriorVAE, std: float = 0.01) -> None:
-        super().__init__()
-        self._model = (model,)
-        H, L = model.kernel.rank, model.latent_dim
-        self.mean = nn.Parameter(torch.randn(H, L, dtype=torch.float64) / H**0.25)
-        self.log_std = nn.Parameter(torch.full((H, L), std, dtype=torch.float64).log())
+        super().__init__(model)
+        sizes = [(group.rank, group.n_latents) for group in model.prior.groups]
+        self.means = nn.ParameterList([torch.zeros(size, dtype=torch.float64) for size in sizes])
+        self.log_stds = nn.ParameterList([torch.full(size, math.log(std), dtype=torch.float64) for size in sizes])
 
-    def posterior(self) -> DiagonalCovariance:
-        return DiagonalCovariance(self.mean, self.log_std.exp())
-
-    def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
-        model = self._model[0]
-        for batch in epoch:
-            weights, n = self.posterior(), batch.total
-            V = model.features(batch.rows).dense()
-            var = weights.var_at(V) + model.noise(batch.rows).reshape(-1, 1)
-            z = draw_latents(weights.mean_at(V), var, batch.noise(model.latent_dim))
-            recon = recon_nll(model.autoencoder, batch, z)
-            kl, penalty = weights.kl(), model.kernel.neg_log_prior()
-            (recon / n + ((kl + penalty) * (batch.share / epoch.n_rows)).to(recon.device, recon.dtype)).backward()
-            yield LossTerms.without_encoder(recon, kl, penalty, len(batch) / epoch.n_rows, n)
+    @classmethod
+    def phases(cls, budget: Budget) -> list[Phase]:
+        if budget.epochs == 0:
+            return []
+        # The decoder alone bears higher rates than networks that are trained through each other.
+        rates = {"decoder": 4.0 * budget.lr, "prior": budget.prior_lr, "weights": budget.prior_lr}
+        rates |= {"encoder": budget.lr} if budget.unexplained else {}
+        return [
+            Phase("global", cls, budget.epochs, rates, "cosine", warmup=0.02, weight_decay=0.05),
+            Phase("encoder", Distill, max(1, budget.epochs // 10), {"encoder": 2.0 * budget.lr}, "cosine"),
+        ]
 
     @torch.no_grad()
-    def weights(self, epoch: Epoch) -> WeightPosterior:
-        return DiagonalCovariance(self.mean.detach().clone(), self.log_std.exp().detach().clone())
+    def initialise(self, generator: torch.Generator) -> None:
+        for mean in self.means:
+            mean.copy_(torch.randn(mean.shape, generator=generator, dtype=mean.dtype) / max(len(mean), 1) ** 0.25)
+
+    def posterior(self) -> LatentPosterior:
+        parts = zip(self.means, self.log_stds, strict=True)
+        return LatentPosterior(tuple(DiagonalCovariance(mean, log_std.exp()) for mean, log_std in parts))
+
+    def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
+        prior, autoencoder = self.model.prior, self.model.autoencoder
+        for batch in epoch:
+            of_all = len(batch) / epoch.n_rows
+            q = self.posterior()
+            latents = prior.at(batch.rows, q)
+            z = with_unexplained(self.model, batch, latents.mean, latents.var + latents.noise)
+            terms = LossTerms(
+                recon_nll=recon_nll(autoencoder, batch, draw(z.mean, z.var, batch)),
+                gp_nll=z.gp_nll + of_all * q.kl(),
+                neg_entropy=z.neg_entropy,
+                penalty=of_all * prior.neg_log_prior(),
+                n=batch.total,
+            )
+            terms.backward()
+            yield terms
+
+    @torch.no_grad()
+    def weights(self, epoch: Epoch) -> LatentPosterior:
+        return LatentPosterior.from_tensors({name: x.clone() for name, x in self.posterior().tensors().items()})
 
 
 class Distill(Inference):
     """Fit the encoder to the latents that a finished q(B) predicts for the training rows, all else fixed.
 
-    Loss: -log N(E z_n; mu(y_n), s2(y_n)), so that the variance says how well the encoder knows z.
+    Loss: -log N(E z_n; mu(y_n), s2(y_n)), so that the variance says how well the encoder knows z. Latents without a
+    kernel keep their own bound, with the others where q(B) puts them.
     """
 
     name = "distill"
+    conditions = False
     follows = True
+    validated_by = None
 
     def __init__(self, model: GPPriorVAE) -> None:
-        super().__init__()
-        self._model = (model,)
-        self._weights: WeightPosterior | None = None
+        super().__init__(model)
+        self._weights: LatentPosterior | None = None
 
-    def start(self, epoch: Epoch, weights: WeightPosterior | None) -> None:
+    def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
         self._weights = weights
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
-        model, weights = self._model[0], self._weights
+        prior, autoencoder, weights = self.model.prior, self.model.autoencoder, self._weights
         assert weights is not None, "distillation follows a phase that learned q(B)"
+        where = prior.unexplained()
         for batch in epoch:
             with torch.no_grad():
-                target = weights.mean_at(model.features(batch.rows).dense())
-            mean, var = model.autoencoder.encode(batch.y)
-            error = mean - target.to(mean.dtype).to(mean.device)
-            nll = 0.5 * (error.square() / var + var.log() + math.log(2.0 * math.pi)).sum()
-            (nll / batch.total).backward()
-            zero = torch.zeros_like(nll.detach())
-            yield LossTerms(zero, nll.detach(), zero, zero, n=batch.total)
+                target = prior.at(batch.rows, weights).mean
+            mean, var = map(prior.to_gp, autoencoder.encode(batch.y, batch.mask))
+            nll = (mean - target).square() / var + var.log() + math.log(2.0 * math.pi)
+            z = with_unexplained(self.model, batch, target, torch.zeros_like(target))
+            zero = nll.new_zeros(())
+            terms = LossTerms(
+                recon_nll=recon_nll(autoencoder, batch, draw(z.mean, z.var, batch)) if where.any() else zero,
+                gp_nll=0.5 * nll[:, ~where].sum() + z.gp_nll,
+                neg_entropy=z.neg_entropy,
+                penalty=zero,
+                n=batch.total,
+            )
+            terms.backward()
+            yield terms
 
-    def weights(self, epoch: Epoch) -> WeightPosterior:
+    def weights(self, epoch: Epoch) -> LatentPosterior:
         assert self._weights is not None
         return self._weights

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from torch import Tensor
-
-from gppvae.data.batches import Batch, Epoch
-from gppvae.inference.base import Inference, LossTerms, neg_entropy, recon_nll, reparametrise
-from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.vae import Autoencoder
-from gppvae.prior.posterior import WeightPosterior
+from gppvae.data.batches import Epoch
+from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon_nll, standard_normal_nll
 
 
 class Independent(Inference):
-    """E_q[-log N(z; 0, I)] = 1/2 sum (mu^2 + s2 + log 2 pi). Cost: one pass, a step per batch."""
+    """E_q[-log p(y | z)] + KL(q(z | y) || N(0, I)), whatever prior the model has. Cost: one pass, a step per batch."""
 
     name = "vae"
-
-    def __init__(self, model: GPPriorVAE | Autoencoder) -> None:
-        super().__init__()
-        self._autoencoder = (model.autoencoder if isinstance(model, GPPriorVAE) else model,)
+    conditions = False
+    validated_by = "reconstruction"
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
+        autoencoder = self.model.autoencoder
         for batch in epoch:
-            mean, var, recon = self._through(batch)
-            prior = 0.5 * ((mean.square() + var).sum() + mean.numel() * math.log(2.0 * math.pi))
-            entropy = neg_entropy(var)
-            ((recon + prior + entropy) / batch.total).backward()
-            terms = recon.detach(), prior.detach(), entropy.detach(), recon.new_zeros(())
-            yield LossTerms(*terms, n=batch.total)
+            mean, var = autoencoder.encode(batch.y, batch.mask)
+            terms = LossTerms(
+                recon_nll=recon_nll(autoencoder, batch, draw(mean, var, batch)),
+                gp_nll=standard_normal_nll(mean, var),
+                neg_entropy=neg_entropy(var),
+                penalty=mean.new_zeros(()),
+                n=batch.total,
+            )
+            terms.backward()
+            yield terms
 
-    def _through(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and variance of q(z) and -log p(y | z) of a batch."""
-        autoencoder = self._autoencoder[0]
-        mean, var = autoencoder.encode(batch.y)
-        return mean, var, recon_nll(autoencoder, batch, reparametrise(mean, var, batch))
-
-    def weights(self, epoch: Epoch) -> WeightPosterior | None:
+    def weights(self, epoch: Epoch) -> None:
         return None

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
-from gppvae.kernels.columns import Learned
+from gppvae.kernels import Learned
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import latents_by_vector
-from gppvae.prior.posterior import WeightPosterior
+from gppvae.prior.posterior import LatentPosterior
 
 LEAST_VARIANCE = 1e-12
 
@@ -60,7 +60,7 @@ class ObjectFit:
     def __init__(
         self,
         model: GPPriorVAE,
-        weights: WeightPosterior,
+        weights: LatentPosterior,
         leaves: list[Learned],
         epoch: Epoch,
         owner: Tensor,
@@ -68,8 +68,8 @@ class ObjectFit:
         likelihood: Likelihood,
     ) -> None:
         self.model, self.epoch, self.owner, self.n_objects = model, epoch, owner, n_objects
-        self.likelihood, self.prior = likelihood, vector_prior(leaves)
-        self.A, self.offset = latents_by_vector(model, weights, epoch.rows, leaves)
+        self.likelihood, self.of_vectors = likelihood, vector_prior(leaves)
+        self.A, self.offset = latents_by_vector(model.prior, weights, epoch.rows, leaves)
         self.device = self.A.device
 
     def run(self, steps: int) -> tuple[Tensor, Tensor]:
@@ -93,27 +93,27 @@ class ObjectFit:
 
     def _closed_form(self) -> Tensor:
         """Posterior mean of x when the encoder's (mean, var) are observations of z = A'x + o + eta."""
-        J = self.prior.mean.shape[0]
-        precision = self.prior.precision.expand(self.n_objects, J, J).clone()
-        right = (self.prior.precision @ self.prior.mean).expand(self.n_objects, J).clone()
+        J, prior = self.of_vectors.mean.shape[0], self.model.prior
+        precision = self.of_vectors.precision.expand(self.n_objects, J, J).clone()
+        right = (self.of_vectors.precision @ self.of_vectors.mean).expand(self.n_objects, J).clone()
         with torch.no_grad():
             for batch in self.epoch:
-                mean, var = self.model.autoencoder.encode(batch.y)
+                mean, var = map(prior.to_gp, self.model.autoencoder.encode(batch.y, batch.mask))
                 index = batch.index.to(self.device)
                 A, owner = self.A[index], self.owner[index]
-                c = 1.0 / (self.model.to_gp(var) + self.model.alpha)  # (B, L)
+                c = 1.0 / (var + prior.noise_at(batch.rows))  # (B, L)
                 weighted = A * c.unsqueeze(1)
                 precision.index_add_(0, owner, weighted @ A.transpose(1, 2))
-                error = self.model.to_gp(mean) - self.offset[index]
+                error = mean - self.offset[index]
                 right.index_add_(0, owner, (weighted @ error.unsqueeze(2)).squeeze(2))
         return torch.linalg.solve(precision, right.unsqueeze(2)).squeeze(2)
 
     @torch.no_grad()
     def _expand(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Loss (P,), Gauss-Newton curvature (P, J, J) and gradient (P, J) of -log posterior at x."""
-        shift = x - self.prior.mean
-        curvature = self.prior.precision.expand(len(x), -1, -1).clone()
-        gradient = shift @ self.prior.precision
+        shift = x - self.of_vectors.mean
+        curvature = self.of_vectors.precision.expand(len(x), -1, -1).clone()
+        gradient = shift @ self.of_vectors.precision
         loss = 0.5 * (gradient * shift).sum(1)
         for batch, nll, jacobian, residual in self._decoded(x):
             owner = self.owner[batch.index.to(self.device)]
@@ -142,7 +142,7 @@ class ObjectFit:
             if batch.mask is not None:
                 residual, jacobian = residual * batch.mask, jacobian * batch.mask.flatten(1).unsqueeze(1)
             nll = self.likelihood.nll(batch.y, raw, batch.mask)
-            gp = self.model.to_gp
+            gp = self.model.prior.to_gp
             yield batch, gp(nll), gp(jacobian), gp(residual.flatten(1))
 
     def _mean(self, z: Tensor) -> Tensor:

@@ -2,182 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
-from gppvae.data.table import Rows
-from gppvae.inference.base import (
-    TOGETHER,
-    LossTerms,
-    back_propagate,
-    draw_latents,
-    joined,
-    recon_nll,
-    rows_of,
-    sum_over,
-)
-from gppvae.inference.running import RunningInference
+from gppvae.inference.base import Inference, LossTerms, draw, recon_nll, sum_rows, with_unexplained
+from gppvae.inference.phase import Budget, Phase
+from gppvae.inference.running import KeptSums, RunningSums, add
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.groups import GroupedRows
-from gppvae.prior.lowrank import assemble
-from gppvae.prior.posterior import SharedCovariance, WeightPosterior, condition
-from gppvae.prior.pseudo import (
-    Conditioned,
-    condition_on_pseudo,
-    posterior_at,
-    pseudo_sums,
-    pull_pseudo,
-    split_pseudo_sums,
-)
-from gppvae.prior.statistics import Statistics, statistics
+from gppvae.prior.posterior import LatentPosterior
+from gppvae.prior.statistics import Sums
 
-ENCODED_VALUES = 2**18  # of samples that are encoded at once, unless a batch has more
-FORGOTTEN = 0.3  # weight of what rows asked for, each time that q(B) is conditioned again
+BATCHES_PER_STEP = 4  # of encoder and prior; then q(B) is conditioned again
+KEPT = 0.3  # share of what rows wanted before, each time that q(B) is conditioned again
 
 
-class PosteriorCoding(RunningInference[Conditioned]):
+class PosteriorCoding(Inference):
     """q(B) = posterior given pseudo-observations mu_n of f(row_n) with noise d_n from the encoder.
 
-    The noise of a sample is the geometric mean of the encoder's variances, so that all latent dimensions
-    share one covariance. Training and prediction then use the same path, row -> q(f) -> decoder; the bound is
-    E log p(y | z) - KL(q(B) || N(0, I)), z = f + eta. A row acts on the f of every other: what these want of it is
-    estimated from the rows seen before q(B) was conditioned, the last of them first, not from the few that share
-    its batch. An encoder that steps again before q(B) has followed its last step goes too far, so encoder and prior
-    take one step for a few batches, and then q(B) is conditioned; the decoder steps with every batch.
-    Source: Pearce 2019; Jazbec et al. 2021.
+    Training and prediction use the same path, row -> q(f) -> decoder; the bound is
+    E log p(y | z) - KL(q(B) || N(0, I)), z = f + eta. Every row acts on the f of every other. What the others want of
+    q(B) is estimated from the rows seen before it was conditioned, the last of them first, since the few that share a
+    batch would be too noisy. An encoder that steps again before q(B) has followed its last step goes too far, so
+    encoder and prior take one step for a few batches, and then q(B) is conditioned; the decoder steps with every batch.
+    Source: Pearce 2019; Jazbec et al. 2021; docs/math.md, "Posterior coding in mini-batches".
 
-    Cost: one plain VAE epoch plus O(N M (M + L)), and H^3 per four batches; one more such epoch before the first.
+    Cost: one plain VAE epoch plus O(N H (H + L)), and H^3 per four batches; one more such epoch before the first.
     """
 
     name = "posterior"
 
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__(model)
-        self.asked_outer: Tensor
-        self.asked_sums: Tensor
-        self.register_buffer("asked_outer", torch.zeros(0, dtype=torch.float64))
-        self.register_buffer("asked_sums", torch.zeros(0, dtype=torch.float64))
-
-    def start(self, epoch: Epoch, weights: WeightPosterior | None) -> None:
-        if not self.running.empty:  # a resumed run has them from the checkpoint
-            return
-        at_start = self.weights(epoch)
-
-        def part(batches: list[Batch]) -> Statistics:
-            coded = rows_of(batches)
-            features = self.model.features(coded)
-            V = features.dense()
-            f, var = at_start.mean_at(V), at_start.var_at(V) + self._latent_noise(coded)
-            z = draw_latents(f, var, joined([batch.noise(f.shape[1]) for batch in batches]))
-            mean, noise = self._encoded_each(batches)
-            by_z = []
-            for batch, own in zip(batches, z.split([len(batch) for batch in batches]), strict=True):
-                with torch.enable_grad():
-                    recon = recon_nll(self.model.autoencoder, batch, own.requires_grad_())
-                by_z += torch.autograd.grad(recon, own)
-            return pseudo_sums(GroupedRows(features), mean, noise, *self._gradients_at(f, var, z, joined(by_z)))
-
-        observed, asked = split_pseudo_sums(sum_over(epoch, part))
-        self.running.set(observed)
-        self.asked_outer, self.asked_sums = asked.tensors()
+        self.running = RunningSums(model.prior)
+        self.wanted = KeptSums(model.prior)
 
     @classmethod
-    def batches_between(cls, n_batches: int) -> int:
-        return min(TOGETHER, n_batches)
+    def phases(cls, budget: Budget) -> list[Phase]:
+        # One step of the encoder stands for four batches, and half of its rate gets further. Steps are noisy, since
+        # what rows want of each other is an estimate: the rates fall to zero.
+        return [*budget.warm_up(), *budget.joint(cls, lr={"encoder": 0.5 * budget.lr}, decay="cosine")]
 
-    def take_over(self, recent: Statistics) -> None:
-        observed, asked = split_pseudo_sums(recent)
-        super().take_over(observed)
-        n_rows = self.running.n_rows
-        if self.asked_sums[3] < n_rows and asked.sums[3] < n_rows:  # all rows at once stand for themselves alone
-            asked.add_(Statistics(self.asked_outer, self.asked_sums, asked.n_latents), FORGOTTEN)
-        self.asked_outer, self.asked_sums = asked.tensors()
+    def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
+        if not self.running.empty:  # a resumed run has them from the checkpoint
+            return
+        prior, at_start = self.model.prior, self.weights(epoch)
 
-    def condition(self, totals: Statistics, tables: list[Tensor], sizes: list[int]) -> Conditioned:
-        asked = Statistics(self.asked_outer, self.asked_sums, totals.n_latents)
-        return condition_on_pseudo(totals, asked, tables, sizes)
+        def part(batch: Batch) -> Sums:
+            mean, noise = self._pseudo_observations(batch)
+            latents = prior.at(batch.rows, at_start)
+            f, s = latents.mean.requires_grad_(), latents.var.clone().requires_grad_()
+            with torch.enable_grad():
+                z = with_unexplained(self.model, batch, f, s + latents.noise)
+                recon = recon_nll(self.model.autoencoder, batch, draw(z.mean, z.var, batch))
+            wants = torch.autograd.grad(recon, [f, s])
+            return prior.pseudo_statistics(batch.rows, mean, noise) + prior.wanted_statistics(batch.rows, *wants)
 
-    def steps_together(
-        self, given: Conditioned, batches: list[Batch], epoch: Epoch
-    ) -> Generator[LossTerms, None, tuple[LossTerms, Statistics]]:
-        """First the decoder's passes, which tell the gradients at f; from them the encoder's and the kernel's."""
-        model, coded, n = self.model, rows_of(batches), sum(batch.total for batch in batches)
-        share = len(coded) / epoch.n_rows
-        features, eta, penalty = model.features(coded), self._latent_noise(coded), model.kernel.neg_log_prior()
-        rows, tables = GroupedRows(features), features.tables
-        with torch.no_grad():
-            at = posterior_at(given, rows, tables)
-            var = at.s + eta
-            z = draw_latents(at.f, var, joined([batch.noise(model.latent_dim) for batch in batches]))
-        by_z: list[Tensor] = []
-        for batch, own in zip(batches, z.split([len(batch) for batch in batches]), strict=True):
-            recon = recon_nll(model.autoencoder, batch, own.requires_grad_())
-            (recon / batch.total).backward()
-            assert own.grad is not None
-            by_z.append(own.grad * (batch.total / n))
-            terms = LossTerms.without_encoder(recon, given.kl, penalty, len(batch) / epoch.n_rows, batch.total)
-            if len(by_z) < len(batches):
-                yield terms
-        with torch.no_grad():
-            g, h = self._gradients_at(at.f, var, z, joined(by_z))
-        encoded = []
-        for y, some in _to_encode(batches):
-            mean, noise = self._encoded(y, coded[some])
-            by_x, *by = pull_pseudo(given, at.part(some), rows.part(some), tables, mean, noise, g[some], h[some], n)
-            back_propagate(*zip((mean, noise), by, strict=True))
-            encoded.append((mean.detach(), noise.detach(), by_x))
-        mean, noise, by_x = map(joined, zip(*encoded, strict=True))
-        with torch.no_grad():
-            by_eta = h if len(eta) == len(h) else h.sum(0, keepdim=True)
-            by_tables = [by * (share / n) for by in given.by_tables]
-            by_penalty = torch.full_like(penalty, share / n)
-        shared = *zip(tables, by_tables, strict=True), (eta, by_eta), (penalty, by_penalty)
-        back_propagate((features.x, by_x), *shared)
-        with torch.no_grad():
-            return terms, pseudo_sums(rows, mean, noise, g * n, h * n)
+        observed, wanted = _halves(sum_rows(epoch, part))
+        self.running.set(observed)
+        self.wanted.set(wanted)
 
-    def _gradients_at(self, f: Tensor, var: Tensor, z: Tensor, by_z: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients with respect to the mean f (n, L) and the variance (n, 1) of z, whose own is known."""
-        g, z = self.model.to_gp(by_z), self.model.to_gp(z)
-        return g, (g * (z - f)).sum(1, keepdim=True) / (2.0 * var)
+    def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
+        prior, autoencoder = self.model.prior, self.model.autoencoder
+        per_step = min(BATCHES_PER_STEP, epoch.n_batches)
+        recent: Sums = []
+        gathered = 0
+        for number, batch in enumerate(epoch):
+            if gathered == 0:
+                self._take_over(recent, epoch)
+                recent, given = [], prior.condition_on_pseudo(self.running.current(), self.wanted.get())
+                kl = torch.stack([q.kl for q in given]).sum()
+            of_all = len(batch) / epoch.n_rows
+            mean, noise = self._pseudo_observations(batch)
+            f, s = prior.at_pseudo(batch.rows, mean, noise, given, batch.total)
+            f.retain_grad()
+            s.retain_grad()
+            z = with_unexplained(self.model, batch, f, s + prior.noise_at(batch.rows))
+            terms = LossTerms(
+                recon_nll=recon_nll(autoencoder, batch, draw(z.mean, z.var, batch)),
+                gp_nll=z.gp_nll + of_all * kl,
+                neg_entropy=z.neg_entropy,
+                penalty=of_all * prior.neg_log_prior(),
+                n=batch.total,
+            )
+            terms.backward()
+            recent = add(recent, self._sums(batch, mean, noise, f, s))
+            gathered += 1
+            left = epoch.n_batches - number - 1
+            if left and (gathered < per_step or left < per_step):  # what is left at the end joins the last step
+                yield terms.waiting_for("encoder", "prior", "noise")
+            else:
+                yield terms.standing_for(gathered)
+                gathered = 0
+        self._take_over(recent, epoch)
+        self.running.end_epoch()
 
     @torch.no_grad()
-    def weights(self, epoch: Epoch) -> SharedCovariance:
-        def part(batches: list[Batch]) -> Statistics:
-            mean, noise = self._encoded_each(batches)
-            return statistics(self.model.features(rows_of(batches)), mean, None, noise)
+    def _sums(self, batch: Batch, mean: Tensor, noise: list[Tensor], f: Tensor, s: Tensor) -> Sums:
+        """What rows say and what they want, over the rows of a batch; gradients are per sample until here."""
+        assert f.grad is not None and s.grad is not None
+        prior, n = self.model.prior, batch.total
+        observed = prior.pseudo_statistics(batch.rows, mean, noise)
+        return observed + prior.wanted_statistics(batch.rows, n * f.grad, n * s.grad)
 
-        return condition(assemble(sum_over(epoch, part), *self.model.tables(epoch.rows)))
+    def _take_over(self, recent: Sums, epoch: Epoch) -> None:
+        """Add what all processes saw since q(B) was last conditioned."""
+        if not recent:
+            return
+        epoch.world.sum_([tensor for sums in recent for tensor in sums.tensors()])
+        observed, wanted = _halves(recent)
+        self.running.add(observed)
+        n_rows = self.running.n_rows
+        if self.wanted.n_rows < n_rows and wanted[0].sums[3] < n_rows:  # all rows at once stand for themselves alone
+            wanted = add(wanted, self.wanted.get(), KEPT)
+        self.wanted.set(wanted)
 
-    def _encoded_each(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
-        """As `_encoded`, of several batches one after the other."""
-        means, noises = zip(*(self._encoded(batch.y, batch.rows) for batch in batches), strict=True)
-        return joined(means), joined(noises)
+    @torch.no_grad()
+    def weights(self, epoch: Epoch) -> LatentPosterior:
+        prior = self.model.prior
+        totals = sum_rows(epoch, lambda batch: prior.pseudo_statistics(batch.rows, *self._pseudo_observations(batch)))
+        return prior.posterior(totals)
 
-    def _encoded(self, y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Pseudo-observations (n, L) and their noise (n,)."""
-        model, kernel = self.model, self.model.kernel
-        mean, logvar = model.autoencoder.encode_log(y)
-        noise = model.to_gp(logvar.mean(1)).exp()
-        if not kernel.carries_training_variance:
-            noise = noise + kernel.residual(rows)
-        return model.to_gp(mean), noise
-
-    def _latent_noise(self, rows: Rows) -> Tensor:
-        """Variance of eta, (n, 1) or (1, 1)."""
-        return self.model.noise(rows).reshape(-1, 1)
+    def _pseudo_observations(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        """Values (B, L) and their noise, (B,) per group of latents."""
+        mean, logvar = self.model.autoencoder.encode_log(batch.y, batch.mask)
+        return self.model.prior.to_gp(mean), self.model.prior.pseudo_noise(logvar, batch.rows)
 
 
-def _to_encode(batches: list[Batch]) -> Iterator[tuple[Tensor, slice]]:
-    """Samples of some batches at a time, and which rows they are: few operations where samples are small, and no more
-    memory than a batch takes where they are large."""
-    start, waiting = 0, []
-    for batch in batches:
-        waiting.append(batch.y)
-        if batch is batches[-1] or (len(waiting) + 1) * batch.y.numel() > ENCODED_VALUES:
-            y, waiting = joined(waiting), []
-            yield y, slice(start, start + len(y))
-            start += len(y)
+def _halves(sums: Sums) -> tuple[Sums, Sums]:
+    """What rows say of the latents, and what they want of q(B)."""
+    return sums[: len(sums) // 2], sums[len(sums) // 2 :]

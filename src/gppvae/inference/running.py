@@ -1,131 +1,72 @@
-"""Statistics that follow the parameters, and the loop of the inferences that condition q(B) on them now and then."""
+"""Sums over all rows that follow the parameters, each row at its last visit."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from collections.abc import Generator, Iterator
-from typing import Generic, TypeVar
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gppvae.data.batches import Batch, Epoch
-from gppvae.inference.base import TOGETHER, GPInference, LossTerms
-from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.statistics import Statistics
-
-Given = TypeVar("Given")  # what a batch needs to know of all rows: q(B), at least
+from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.statistics import Statistics, Sums
 
 
-class RunningStatistics(nn.Module):
-    """Sum over all rows, each at its last visit (unseen rows of the epoch as their average share).
+class KeptSums(nn.Module):
+    """Sums per group of latents as buffers, so that checkpoints hold them; empty before `set`."""
 
-    At the end of an epoch it is exactly the sum over that epoch's batches. The buffers go into checkpoints.
-    """
-
-    def __init__(self, n_latents: int) -> None:
+    def __init__(self, prior: LatentPrior) -> None:
         super().__init__()
-        self.n_latents = n_latents
-        self.last_outer: Tensor
-        self.last_sums: Tensor
-        self.register_buffer("last_outer", torch.zeros(0, dtype=torch.float64))
-        self.register_buffer("last_sums", torch.zeros(0, dtype=torch.float64))
-        self._seen: Statistics | None = None
+        self._sizes = prior.sizes
+        for number in range(len(self._sizes)):
+            for name in ("outer", "sums"):
+                self.register_buffer(f"{name}{number}", torch.zeros(0, dtype=torch.float64))
 
     @property
     def empty(self) -> bool:
-        return self.last_outer.numel() == 0
+        return self.get_buffer("sums0").numel() == 0
+
+    def set(self, totals: Sums) -> None:
+        for number, sums in enumerate(totals):
+            self._buffers[f"outer{number}"], self._buffers[f"sums{number}"] = sums.tensors()
+
+    def get(self) -> Sums:
+        return [
+            Statistics(self.get_buffer(f"outer{number}"), self.get_buffer(f"sums{number}"), size)
+            for number, size in enumerate(self._sizes)
+        ]
 
     @property
     def n_rows(self) -> float:
-        """Rows of an epoch."""
-        return float(self.last_sums[3])
-
-    def set(self, totals: Statistics) -> None:
-        """Start a new epoch from the sum over all rows."""
-        self.last_outer, self.last_sums = totals.outer, totals.sums
-        self._seen = None
-
-    def add(self, part: Statistics) -> None:
-        """Rows of the epoch that were visited, those of all processes."""
-        self._seen = part if self._seen is None else self._seen.plus(part)
-
-    def current(self) -> Statistics:
-        last = Statistics(self.last_outer, self.last_sums, self.n_latents)
-        if self._seen is None:
-            return last
-        unseen = 1.0 - float(self._seen.sums[3]) / self.n_rows
-        return self._seen.plus(last, max(unseen, 0.0))
-
-    def end_epoch(self) -> None:
-        assert self._seen is not None, "an epoch has batches"
-        self.set(self._seen)
+        """Rows that were summed."""
+        return float(self.get_buffer("sums0")[3])
 
 
-class RunningInference(GPInference, Generic[Given]):
-    """Steps per batch at a q(B) that is conditioned on the running statistics again after some batches.
+class RunningSums(KeptSums):
+    """Sums over all rows, each at its last visit; unseen rows of the epoch count as their average share.
 
-    The prior stays as it is for a few batches and then takes one step for all of them, on the mean of their gradients:
-    what the GP computes of their rows is computed once.
+    At the end of an epoch it is exactly the sum over that epoch's batches.
     """
 
-    def __init__(self, model: GPPriorVAE) -> None:
-        super().__init__(model)
-        self.running = RunningStatistics(model.latent_dim)
+    def __init__(self, prior: LatentPrior) -> None:
+        super().__init__(prior)
+        self._seen: Sums = []
 
-    def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
-        every, batches = self.batches_between(epoch.n_batches), iter(epoch)
-        size = min(TOGETHER, every)
-        groups, between = epoch.n_batches // size, every // size
-        recent: Statistics | None = None  # of this process, since q(B) was last conditioned
-        for number in range(groups):
-            with self.model.kernel.held(slow_only=True):
-                if number % between == 0 and number + between <= groups:  # what is left at the end joins the last
-                    self._take_over(recent, epoch)
-                    recent, given = None, self.given(epoch)
-                some = list(itertools.islice(batches, size) if number + 1 < groups else batches)
-                terms, part = yield from self.steps_together(given, some, epoch)
-                recent = part if recent is None else recent.add_(part)
-            yield dataclasses.replace(terms, batches=len(some))
-        self._take_over(recent, epoch)
-        self.running.end_epoch()
+    def add(self, parts: Sums) -> None:
+        """Rows of the epoch that were visited, those of all processes."""
+        self._seen = add(self._seen, parts)
 
-    @classmethod
-    def batches_between(cls, n_batches: int) -> int:
-        """After how many of an epoch's batches q(B) is conditioned again."""
-        raise NotImplementedError
+    def current(self) -> Sums:
+        """The rows seen in this epoch, and the unseen share of the last one's."""
+        if not self._seen:
+            return self.get()
+        unseen = max(1.0 - float(self._seen[0].sums[3]) / self.n_rows, 0.0)
+        return add(self._seen, self.get(), unseen)
 
-    def _take_over(self, recent: Statistics | None, epoch: Epoch) -> None:
-        """Add what all processes saw since the last time."""
-        if recent is not None:
-            epoch.world.sum_(recent.tensors())
-            self.take_over(recent)
+    def end_epoch(self) -> None:
+        """What was seen becomes the last epoch."""
+        assert self._seen, "an epoch has batches"
+        self.set(self._seen)
+        self._seen = []
 
-    def take_over(self, recent: Statistics) -> None:
-        """Keep the sums over the rows that all processes saw since q(B) was last conditioned."""
-        self.running.add(recent)
 
-    @torch.no_grad()
-    def given(self, epoch: Epoch) -> Given:
-        """What the running statistics say now."""
-        return self.condition(self.running.current(), *self.model.tables(epoch.rows))
-
-    def condition(self, totals: Statistics, tables: list[Tensor], sizes: list[int]) -> Given:
-        """q(B) at these sums over all rows.
-
-        Args:
-            totals: running statistics.  tables, sizes: of the kernel's features.
-        """
-        raise NotImplementedError
-
-    def steps_together(
-        self, given: Given, batches: list[Batch], epoch: Epoch
-    ) -> Generator[LossTerms, None, tuple[LossTerms, Statistics]]:
-        """Step with every batch but the last; return that one's terms and the sums over the rows of all.
-
-        Args:
-            given: what `condition` said.  batches: rows of this process; the prior steps with the last, on gradients
-                per sample of all.  epoch: whose batches they are.
-        """
-        raise NotImplementedError
+def add(left: Sums, right: Sums, times: float = 1.0) -> Sums:
+    """Sums over both sets of rows, the second with weight `times`."""
+    return [a.plus(b, times) for a, b in zip(left, right, strict=True)] if left else right

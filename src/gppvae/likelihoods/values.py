@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,22 +13,34 @@ from torch import Tensor, nn
 Mask = Tensor | None
 
 
-class Likelihood(nn.Module):
-    """p(y | decoder output). `mask` is True where a value was observed; None means everywhere."""
+class Likelihood(nn.Module, abc.ABC):
+    """p(y | decoder output). `mask` is True where a value was observed; None means everywhere.
+
+    Attributes:
+        name: what logs and model files say; that of the class unless it has another.
+        numbers_per_value: how many numbers k the decoder gives for every value of a sample. With one, `out` has the shape
+            of the samples, (B, *shape); with more it is (B, k, *shape).
+    """
 
     name: str
+    numbers_per_value: int = 1
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
+
+    @abc.abstractmethod
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
         """Negative log density per sample, (B,), summed over observed values."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def mean(self, out: Tensor) -> Tensor:
         """E[y], in the shape of the samples."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def variance(self, out: Tensor) -> Tensor:
         """Var[y | out], broadcastable to the samples."""
-        raise NotImplementedError
 
     def encoder_input(self, y: Tensor) -> Tensor:
         """What the encoder sees of a sample."""

@@ -10,11 +10,13 @@ LOGVAR_RANGE = (-15.0, 10.0)
 
 
 class Autoencoder(nn.Module):
-    """y -> q(z | y) and z -> p(y | z); with z ~ N(0, I) it is the plain VAE.
+    """y -> q(z | y) and z -> p(y | z).
 
     Args:
-        encoder: module, y -> (mean, logvar), each (B, L).
-        decoder: module, z -> output of the samples' shape.
+        encoder: module, y -> (mean, logvar), each (B, L). One with the attribute `wants_mask = True` is called with the
+            mask of observed values as its second argument (None when everything was observed).
+        decoder: module, z -> output of the samples' shape, or (B, k, *shape) for a likelihood that asks for k numbers
+            per value.
         likelihood: what the output means.
     """
 
@@ -22,15 +24,23 @@ class Autoencoder(nn.Module):
         super().__init__()
         self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
 
-    def encode(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def encode(self, y: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and variance of q(z | y), (B, L) each."""
-        mean, logvar = self.encode_log(y)
+        mean, logvar = self.encode_log(y, mask)
         return mean, logvar.exp()
 
-    def encode_log(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def encode_log(self, y: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of q(z | y), (B, L) each; the latter is kept where exp() is safe."""
-        mean, logvar = self.encoder(self.likelihood.encoder_input(y))
+        seen = self.likelihood.encoder_input(y)
+        wants_mask = getattr(self.encoder, "wants_mask", False)
+        mean, logvar = self.encoder(seen, mask) if wants_mask else self.encoder(seen)
         return mean, logvar.clamp(*LOGVAR_RANGE)
 
     def decode(self, z: Tensor) -> Tensor:
-        return self.decoder(z)
+        """The decoder's output at latents of any type and device."""
+        like = next(self.decoder.parameters(), z)
+        return self.decoder(z.to(like.device).to(like.dtype))
+
+    def reconstruct(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        """E[y | z] at the encoder's mean."""
+        return self.likelihood.mean(self.decode(self.encode(y, mask)[0]))

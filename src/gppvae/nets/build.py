@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gppvae.nets.conv import ConvDecoder, ConvEncoder, scale_for_depth
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
 from gppvae.nets.shuffle import ShuffleDecoder
 
 NETWORKS = ("auto", "conv", "wide", "faces", "mlp")
+WIDTHS = {"conv": 8, "wide": 32, "faces": 32, "mlp": 128}
+
+
+def choose_network(name: str, shape: tuple[int, ...], width: int | None = None) -> tuple[str, int]:
+    """The network that "auto" means for samples of this shape, and its width; others are as named."""
+    if name not in NETWORKS:
+        raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}; auto chooses by the data")
+    if name == "auto":
+        name = "conv" if len(shape) == 3 else "mlp"
+    return name, width or WIDTHS[name]
 
 
 def build_networks(
-    name: str, shape: tuple[int, ...], latent_dim: int, width: int | None = None
+    name: str,
+    shape: tuple[int, ...],
+    latent_dim: int,
+    width: int | None = None,
+    numbers_per_value: int = 1,
+    generator: torch.Generator | None = None,
 ) -> tuple[nn.Module, nn.Module]:
     """Encoder and decoder for samples of `shape`.
 
@@ -23,38 +40,73 @@ def build_networks(
         shape: of one sample, (channels, height, width) or (values,).
         latent_dim: L.
         width: channels (or hidden units) of every layer; by default 8 for conv, 32 for wide and faces, 128 for mlp.
+        numbers_per_value: k numbers from the decoder for every value of a sample, (B, k, *shape); (B, *shape) for one.
+        generator: of the weights; torch's own when None.
     """
-    if name not in NETWORKS:
-        raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}; auto chooses by the data")
-    if name == "auto":
-        name = "conv" if len(shape) == 3 else "mlp"
+    name, width = choose_network(name, shape, width)
+    out = (numbers_per_value * shape[0], *shape[1:])
+    # What the modules draw when they are made is replaced below: torch's own generator stays as it was.
+    with torch.random.fork_rng(devices=[], enabled=generator is not None):
+        encoder, decoder = _made(name, shape, out, latent_dim, width)
+    if generator is not None:
+        for network in (encoder, decoder):
+            draw_weights(network, generator)
+    if name == "faces":
+        for network in (encoder, decoder):
+            scale_for_depth(network.convolutions, generator)
+    if numbers_per_value > 1:
+        decoder = nn.Sequential(decoder, nn.Unflatten(1, (numbers_per_value, shape[0])))
+    return encoder, decoder
+
+
+def _made(
+    name: str, shape: tuple[int, ...], out: tuple[int, ...], latent_dim: int, width: int
+) -> tuple[nn.Module, nn.Module]:
     if name == "mlp":
-        hidden = (width or 128,) * 2
-        return MLPEncoder(shape, latent_dim, hidden), MLPDecoder(shape, latent_dim, hidden)
+        return MLPEncoder(shape, latent_dim, (width, width)), MLPDecoder(out, latent_dim, (width, width))
     if len(shape) != 3:
         raise ValueError(
             f"the {name!r} network needs images (samples, channels, height, width), got samples of shape {shape}; "
             "use network='mlp' for vectors"
         )
-    image = (shape[0], shape[1], shape[2])
+    image, drawn = (shape[0], shape[1], shape[2]), (out[0], out[1], out[2])
     if min(image[1:]) < 8:
         raise ValueError(f"the {name!r} network needs images of 8 x 8 or more, got {image[1:]}; use network='mlp'")
     if name == "faces":
-        channels = (width or 32,) * 5
-        encoder, decoder = ConvEncoder(image, latent_dim, channels, 2), ConvDecoder(image, latent_dim, channels, 2)
-        for network in (encoder, decoder):
-            scale_for_depth(network.convolutions)
-        return encoder, decoder
+        channels = (width,) * 5
+        return ConvEncoder(image, latent_dim, channels, 2), ConvDecoder(drawn, latent_dim, channels, 2)
+    channels = (width,) * 3
     if name == "wide":
-        return ConvEncoder(image, latent_dim, (width or 32,) * 3), ShuffleDecoder(image, latent_dim, width or 32)
-    return ConvEncoder(image, latent_dim, (width or 8,) * 3), ConvDecoder(image, latent_dim, (width or 8,) * 3)
+        return ConvEncoder(image, latent_dim, channels), ShuffleDecoder(drawn, latent_dim, width)
+    return ConvEncoder(image, latent_dim, channels), ConvDecoder(drawn, latent_dim, channels)
 
 
-def check_networks(encoder: nn.Module, decoder: nn.Module, shape: tuple[int, ...], latent_dim: int) -> None:
+@torch.no_grad()
+def draw_weights(network: nn.Module, generator: torch.Generator) -> None:
+    """Draw the weights of linear and convolutional layers as torch does, U(-a, a) with a = 1 / sqrt(inputs)."""
+    for layer in network.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+            bound = 1.0 / math.sqrt(layer.weight[0].numel())
+            for parameter in (layer.weight, layer.bias):
+                if parameter is not None:
+                    _uniform(parameter, bound, generator)
+
+
+def _uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
+    # Drawn in the order of a plain tensor, so that the memory format of the weights does not change the numbers.
+    parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
+
+
+def check_networks(
+    encoder: nn.Module, decoder: nn.Module, shape: tuple[int, ...], latent_dim: int, numbers_per_value: int = 1
+) -> None:
     """Try both networks on two zero samples; a wrong shape is an error that says which and what came."""
     device = next((p.device for p in encoder.parameters()), torch.device("cpu"))
+    samples = torch.zeros(2, *shape, device=device)
+    out_shape = shape if numbers_per_value == 1 else (numbers_per_value, *shape)
     with torch.no_grad():
-        encoded = encoder(torch.zeros(2, *shape, device=device))
+        wants_mask = getattr(encoder, "wants_mask", False)
+        encoded = encoder(samples, torch.ones_like(samples, dtype=torch.bool)) if wants_mask else encoder(samples)
         if not (isinstance(encoded, tuple) and len(encoded) == 2):
             raise TypeError(f"the encoder must return (mean, logvar), got {type(encoded).__name__}; return two tensors")
         for name, part in zip(("mean", "logvar"), encoded, strict=True):
@@ -64,8 +116,8 @@ def check_networks(encoder: nn.Module, decoder: nn.Module, shape: tuple[int, ...
                     "match latent_dim"
                 )
         decoded = decoder(torch.zeros(2, latent_dim, device=device))
-        if tuple(decoded.shape) != (2, *shape):
+        if tuple(decoded.shape) != (2, *out_shape):
             raise ValueError(
-                f"the decoder must return samples of shape (batch, {', '.join(map(str, shape))}), "
+                f"the decoder must return tensors of shape (batch, {', '.join(map(str, out_shape))}), "
                 f"got {tuple(decoded.shape)}; match the data"
             )

@@ -34,7 +34,7 @@ def in_channels_last(maps: Tensor) -> Tensor:
     return maps.contiguous(memory_format=torch.channels_last)
 
 
-def scale_for_depth(layers: nn.Sequential) -> None:
+def scale_for_depth(layers: nn.Sequential, generator: torch.Generator | None = None) -> None:
     """Draw the weights of convolutions so that signals keep their size through any number of ELU layers.
 
     By default every layer of torch shrinks them, and after ten nothing reaches the other end: the network then spends
@@ -43,7 +43,7 @@ def scale_for_depth(layers: nn.Sequential) -> None:
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
             fan_in = layer.in_channels * layer.kernel_size[0] * layer.kernel_size[1]
-            nn.init.normal_(layer.weight, std=ELU_GAIN / math.sqrt(fan_in))
+            nn.init.normal_(layer.weight, std=ELU_GAIN / math.sqrt(fan_in), generator=generator)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 

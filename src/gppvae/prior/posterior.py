@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -25,10 +26,6 @@ class WeightPosterior(abc.ABC):
         """Var f at feature rows, (N, L) or (N, 1) when it is the same for all latent dimensions."""
 
     @abc.abstractmethod
-    def sum_of_covariances(self) -> Tensor:
-        """sum_l Sigma_l, (H, H), without a gradient."""
-
-    @abc.abstractmethod
     def times_root(self, eps: Tensor) -> Tensor:
         """Sigma^(1/2) eps per latent dimension, (H, L)."""
 
@@ -43,7 +40,7 @@ class WeightPosterior(abc.ABC):
 
     @abc.abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """What `weight_posterior` needs to build it again."""
+        """What `LatentPosterior.from_tensors` needs to build it again."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +57,6 @@ class SharedCovariance(WeightPosterior):
 
     def var_at(self, V: Tensor) -> Tensor:
         return (V @ self.root).square().sum(1, keepdim=True)
-
-    def sum_of_covariances(self) -> Tensor:
-        root = self.root.detach()
-        return (root @ root.T).mul_(self.mean.shape[1])
 
     def times_root(self, eps: Tensor) -> Tensor:
         return self.root @ eps
@@ -86,9 +79,6 @@ class DiagonalCovariance(WeightPosterior):
     def var_at(self, V: Tensor) -> Tensor:
         return V.square() @ self.std.square()
 
-    def sum_of_covariances(self) -> Tensor:
-        return torch.diag(self.std.detach().square().sum(1))
-
     def times_root(self, eps: Tensor) -> Tensor:
         return self.std * eps
 
@@ -98,11 +88,6 @@ class DiagonalCovariance(WeightPosterior):
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "std": self.std}
-
-
-def weight_posterior(tensors: dict[str, Tensor]) -> WeightPosterior:
-    """The posterior whose `tensors()` these are."""
-    return DiagonalCovariance(**tensors) if "std" in tensors else SharedCovariance(**tensors)
 
 
 def condition(full: Assembled) -> SharedCovariance:
@@ -131,7 +116,34 @@ def condition_on_encoder(full: Assembled) -> SharedCovariance:
     return SharedCovariance(torch.cholesky_solve(full.R, L_C), torch.cholesky_solve(L_T, L_C), logdet)
 
 
-def prior_weights(rank: int, n_latents: int, device: torch.device | str = "cpu") -> SharedCovariance:
-    """q(B) before any data: N(0, I)."""
-    zeros = torch.zeros(rank, n_latents, dtype=torch.float64, device=device)
-    return SharedCovariance(zeros, torch.eye(rank, dtype=torch.float64, device=device), zeros.new_zeros(()))
+@dataclass(frozen=True)
+class LatentPosterior:
+    """q(B) of every group of latents.
+
+    Attributes:
+        parts: one per group, in the order of the latents.
+    """
+
+    parts: tuple[WeightPosterior, ...]
+
+    def kl(self) -> Tensor:
+        """KL(q(B) || N(0, I)), summed over groups."""
+        return functools.reduce(torch.add, [part.kl() for part in self.parts])
+
+    def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
+        """One draw of B per group, (H_g, L_g) each: a whole function, to be evaluated at any rows."""
+        return [part.sample(generator) for part in self.parts]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What `from_tensors` needs to build it again."""
+        return {f"{number}.{name}": x for number, part in enumerate(self.parts) for name, x in part.tensors().items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> LatentPosterior:
+        """The posterior whose `tensors()` these are."""
+        found: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            number, _, key = name.partition(".")
+            found.setdefault(int(number), {})[key] = value
+        kinds = [DiagonalCovariance if "std" in found[number] else SharedCovariance for number in sorted(found)]
+        return cls(tuple(kind(**found[number]) for kind, number in zip(kinds, sorted(found), strict=True)))

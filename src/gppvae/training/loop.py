@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Epoch, derive_seed
-from gppvae.inference import INFERENCES, Inference, LossTerms
+from gppvae.inference import Inference, LossTerms
+from gppvae.inference.phase import Phase
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.vae import Autoencoder
-from gppvae.prior.posterior import WeightPosterior, weight_posterior
+from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.average import RunningAverage
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import RunFolder
-from gppvae.training.phases import Phase, optimizer_groups, parameter_groups
+from gppvae.training.phases import make_inference, optimizer_groups, parameter_groups
 from gppvae.training.progress import Progress
 
 MAX_BAD_STEPS = 10
@@ -58,7 +58,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: GPPriorVAE | Autoencoder,
+        model: GPPriorVAE,
         phases: list[Phase],
         data: Epoch,
         settings: Settings,
@@ -69,7 +69,7 @@ class Trainer:
         self.folder, self.validate = folder, validate
         self.world = data.world
         self.history: list[dict[str, Any]] = []
-        self.weights: WeightPosterior | None = None
+        self.weights: LatentPosterior | None = None
         self.skipped_steps = 0
         self._seconds_before = 0.0
         self._started = time.monotonic()
@@ -84,10 +84,10 @@ class Trainer:
             self._seconds_before, self.skipped_steps = float(meta["seconds"]), int(meta["skipped"])
             self.model.load_state_dict(under("model", tensors))
             carried = under("carried", tensors)
-            self.weights = weight_posterior(carried) if carried else None
+            self.weights = LatentPosterior.from_tensors(carried) if carried else None
         elif self.folder:
             self.folder.keep_metrics(0)
-        bars = [(p.name, p.epochs, self.data.n_batches * INFERENCES[p.inference].sweeps) for p in self.phases]
+        bars = [(p.name, p.epochs, self.data.n_batches * p.kind.sweeps) for p in self.phases]
         with Progress(bars, self.settings.progress and self.world.first) as progress:
             for number in range(first, len(self.phases)):
                 state = (tensors, meta) if number == first and tensors else None
@@ -120,18 +120,17 @@ class PhaseRun:
     def __init__(self, trainer: Trainer, number: int, progress: Progress) -> None:
         self.trainer, self.number, self.progress = trainer, number, progress
         self.phase = trainer.phases[number]
-        model = trainer.model
-        device = model.log_alpha.device if isinstance(model, GPPriorVAE) else trainer.data.device
-        self.inference = self.phase.make_inference(model, derive_seed(trainer.settings.seed, number)).to(device)
-        groups = parameter_groups(trainer.model, self.inference)
-        trained = {name: groups[name] for name in self.phase.lr if groups[name]}
+        model, seed = trainer.model, derive_seed(trainer.settings.seed, number)
+        self.inference = make_inference(self.phase, model, seed).to(model.prior.device)
+        groups = parameter_groups(model, self.inference)
+        self.trained = {name: groups[name] for name in self.phase.lr if groups[name]}
         for name, parameters in groups.items():
             for parameter in parameters:
-                parameter.requires_grad_(name in trained)
+                parameter.requires_grad_(name in self.trained)
         self.restore_grad = [p for parameters in groups.values() for p in parameters]
-        self.parameters = [p for parameters in trained.values() for p in parameters]
-        autoencoder = model.autoencoder if isinstance(model, GPPriorVAE) else model
-        options = optimizer_groups(self.phase, trained, [autoencoder.encoder, autoencoder.decoder])
+        self.parameters = [p for parameters in self.trained.values() for p in parameters]
+        networks = [model.autoencoder.encoder, model.autoencoder.decoder]
+        options = optimizer_groups(self.phase, self.trained, networks)
         self.optimizer = torch.optim.AdamW(options, lr=1.0, fused=True)  # Adam where there is no decay
         self.average = RunningAverage(self.parameters, self.phase.average) if self.phase.average else None
         self.best, self.stale = math.inf, 0
@@ -160,45 +159,55 @@ class PhaseRun:
         try:
             for terms in self.inference.steps(epoch):
                 progress = (done + seen / epoch.n_rows) / self.phase.epochs
-                self._step(terms, progress)
+                values = self._step(terms, progress)
                 seen += terms.n
-                for name, value in terms.named().items():
+                for name, value in values.items():
                     sums[name] = sums[name] + value if name in sums else value
         except torch.linalg.LinAlgError as error:
             raise TrainingError(self._stop_message(f"a Cholesky factor failed ({error})")) from None
         row = {"phase": self.phase.name, "epoch": done + 1, "seconds": round(self.trainer.seconds(), 3)}
-        values = {name: float(value) / max(seen, 1) for name, value in sums.items()}
-        values["loss"] = sum(values.values())
-        shown = {"loss": values["loss"]}
+        logged = {name: float(value) / max(seen, 1) for name, value in sums.items()}
+        logged["loss"] = sum(logged.values())
+        shown = {"loss": logged["loss"]}
         if self.trainer.validate and ((done + 1) % self.trainer.settings.validate_every == 0):
             validated = self._validate()
-            values |= validated
+            logged |= validated
             shown |= validated
-        self.trainer.log(row | values)
+        self.trainer.log(row | logged)
         self.progress.epoch(done + 1, shown)
 
-    def _step(self, terms: LossTerms, progress: float) -> None:
+    def _step(self, terms: LossTerms, progress: float) -> dict[str, Tensor]:
+        """Step what does not wait; the values of the terms, of all processes."""
         rate = self.phase.rate(progress)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["base"] * rate * (terms.batches if group["prior"] else 1)
+            # Rates are per batch: a step of the prior that stands for several is as many times as long.
+            group["lr"] = group["base"] * rate * (terms.gathered if group["prior"] else 1)
+        waiting = [p for name in terms.waiting for p in self.trained.get(name, [])]
+        held = [p.grad for p in waiting]
+        for parameter in waiting:
+            parameter.grad = None  # the optimiser passes over it
+        values = terms.named()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        self.trainer.world.sum_([*gradients, *terms.named().values()])
+        self.trainer.world.sum_([*gradients, *values.values()])
         # The sum of a tensor is finite only if all its entries are: one number to look at per tensor.
         sums = [gradient.sum() for gradient in gradients]
-        if all(math.isfinite(float(value)) for value in (*terms.named().values(), *sums)):
+        if all(math.isfinite(float(value)) for value in (*values.values(), *sums)):
             self.optimizer.step()
             self.bad_in_a_row = 0
             if self.average:
                 self.average.update()
         else:
-            self._count_bad(terms)
+            self._count_bad(values)
         self.optimizer.zero_grad()
+        for parameter, gradient in zip(waiting, held, strict=True):
+            parameter.grad = gradient
+        return values
 
-    def _count_bad(self, terms: LossTerms) -> None:
+    def _count_bad(self, values: dict[str, Tensor]) -> None:
         self.trainer.skipped_steps += 1
         self.bad_in_a_row += 1
         if self.bad_in_a_row >= MAX_BAD_STEPS:
-            bad = [name for name, value in terms.named().items() if not torch.isfinite(value)]
+            bad = [name for name, value in values.items() if not torch.isfinite(value)]
             what = f"{', '.join(bad)} was not finite" if bad else "the gradient was not finite"
             raise TrainingError(self._stop_message(f"{what} in {MAX_BAD_STEPS} steps in a row"))
 

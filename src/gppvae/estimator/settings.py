@@ -1,0 +1,102 @@
+"""Settings live once, as the fields of an estimator: what is stored, shown and resumed is read from there."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from gppvae.inference import Inference
+from gppvae.inference.phase import Phase
+from gppvae.kernels import Kernel, own_classes, parse_kernel
+from gppvae.likelihoods import Likelihood
+
+Groups = list[tuple[Kernel | None, int]]
+# Arguments from which phases are written; what was trained is the phases themselves.
+WRITES_PHASES = ("inference", "schedule", "epochs", "warmup_epochs", "gp_epochs", "lr", "prior_lr")
+MODULES = ("encoder", "decoder")
+LATENTS = 16
+
+
+def as_json(value: Any) -> Any:
+    """A constructor argument as JSON values; modules and classes by their names."""
+    if isinstance(value, Kernel):
+        return value.text()
+    if isinstance(value, Likelihood):
+        return value.config()
+    if isinstance(value, Phase):
+        return value.to_json()
+    if isinstance(value, nn.Module):
+        return type(value).__name__
+    if isinstance(value, type) and issubclass(value, Inference):
+        return value.name
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def settings_of(estimator: Any) -> dict[str, Any]:
+    """Constructor arguments as they were given, as JSON values; the device is a matter of the machine."""
+    return {item.name: as_json(getattr(estimator, item.name)) for item in fields(estimator) if item.name != "device"}
+
+
+def arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    """Constructor arguments from `settings_of`; modules of the user's own must be given again."""
+    kept = {name: value for name, value in settings.items() if name not in MODULES}
+    if kept.get("phases"):
+        kept["phases"] = [Phase(**phase) for phase in kept["phases"]]
+    if isinstance(kept.get("kernel"), list):
+        kept["kernel"] = [tuple(group) for group in kept["kernel"]]
+    return kept
+
+
+def latent_groups(kernel: Any, latent_dim: int | None) -> Groups:
+    """The groups of latents that `kernel` asks for, each with a kernel of its own: copies, so that a fit changes none.
+
+    Args:
+        kernel: a Kernel or its text, or a list of (Kernel, text or None, number of latents).
+        latent_dim: for one kernel; in a list the numbers add up to it.
+    """
+    if isinstance(kernel, (Kernel, str)):
+        return [(_kernel(kernel), LATENTS if latent_dim is None else latent_dim)]
+    form = 'a kernel, or a list like [("RBF(age)", 12), (None, 4)]'
+    if not isinstance(kernel, Sequence) or not kernel:
+        raise TypeError(f"kernel must be {form}, got {kernel!r}")
+    groups: Groups = []
+    for entry in kernel:
+        if not isinstance(entry, (tuple, list)) or len(entry) != 2:
+            raise TypeError(f"kernel must be {form}, got the entry {entry!r}")
+        own, size = entry
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ValueError(f"a group needs a whole number of latents of at least 1, got {size!r} for {own}")
+        groups.append((None if own is None else _kernel(own), int(size)))
+    if all(own is None for own, _ in groups):
+        raise ValueError("expected a kernel for at least one group of latents, got none; use VAE for none at all")
+    total = sum(size for _, size in groups)
+    if latent_dim not in (None, total):
+        raise ValueError(f"the groups have {total} latents, got latent_dim={latent_dim}; leave latent_dim out")
+    return groups
+
+
+def _kernel(given: Kernel | str) -> Kernel:
+    if isinstance(given, Kernel):
+        return copy.deepcopy(given)
+    if isinstance(given, str):
+        return parse_kernel(given)
+    raise TypeError(f"a kernel must be a Kernel or its text, got {type(given).__name__}; write for example 'RBF(age)'")
+
+
+def group_texts(groups: Groups) -> list[list[Any]]:
+    """(text of the kernel, number of latents) of each group."""
+    return [[None if kernel is None else kernel.text(), size] for kernel, size in groups]
+
+
+def foreign_classes(groups: Groups) -> list[str]:
+    """Names of kernel classes that no text can bring back."""
+    return sorted({name for kernel, _ in groups if kernel is not None for name in own_classes(kernel)})

@@ -1,0 +1,132 @@
+"""Derivatives in closed form, each where a benchmark shows that it earns its place.
+
+Everything else is differentiated by autograd. Each function here has a gradcheck and is compared with the plain
+expression in tests/prior/test_closed_form.py; benchmarks/gp_term.py has the times.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class GPTerm(torch.autograd.Function):
+    """The formula of `lowrank.gp_nll`: several times cheaper than back-propagating through a Cholesky factor.
+
+    With m = C^-1 R:
+        dS = 1/2 (m m' + C^-1 T C^-1 + L C^-1),  dR = -m,  dT = -1/2 C^-1
+    """
+
+    @staticmethod
+    def forward(ctx: Any, S: Tensor, R: Tensor, T: Tensor | None, sums: Tensor) -> Tensor:
+        t, u, e, n = sums
+        L = R.shape[1]
+        L_C = torch.linalg.cholesky(S + torch.eye(len(S), dtype=S.dtype, device=S.device))
+        m = torch.cholesky_solve(R, L_C)
+        C_inv = torch.cholesky_inverse(L_C)  # the gradient itself is made of it
+        quad = t + u - (R * m).sum()  # Woodbury
+        dS = torch.addmm(C_inv, m, m.T, beta=0.5 * L, alpha=0.5)
+        if T is not None:
+            CT = C_inv @ T
+            quad = quad - CT.diagonal().sum()
+            dS = torch.addmm(dS, CT, C_inv, alpha=0.5)
+        logdet = e + 2.0 * L_C.diagonal().log().sum()  # determinant lemma
+        log_2pi = math.log(2.0 * math.pi)
+        dsums = sums.new_tensor([1.0, 1.0, L, L * log_2pi]) * 0.5
+        ctx.save_for_backward(dS, m, C_inv, dsums)
+        ctx.with_var = T is not None
+        return 0.5 * (quad + L * logdet + n * L * log_2pi)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        dS, m, C_inv, dsums = ctx.saved_tensors
+        (g,) = grads
+        return g * dS, -g * m, -0.5 * g * C_inv if ctx.with_var else None, g * dsums
+
+
+@dataclass(frozen=True)
+class PseudoPosterior:
+    """q(B) = N(m, Sigma) given pseudo-observations, and the gradient of the whole bound with respect to their sums.
+
+    Attributes:
+        m: (H, L).  Sigma: (H, H).  kl: KL(q(B) || N(0, I)).
+        dR: gradient with respect to R, (H, L).
+        dS: that with respect to S is dS - (dR m' + m dR') / 2, (H, H).
+        late: whether the gradients come from rows seen before, so that a row's effect on itself is not among them.
+    """
+
+    m: Tensor
+    Sigma: Tensor
+    kl: Tensor
+    dR: Tensor
+    dS: Tensor
+    late: bool
+
+
+@torch.no_grad()
+def condition_on_pseudo(S: Tensor, R: Tensor, A: Tensor, G: Tensor, late: bool) -> PseudoPosterior:
+    """q(B) given sums over all rows, and the gradient of the bound with respect to them.
+
+    With Sigma = (I + S)^-1 and m = Sigma R, for L latents:
+        dS = -Sigma (A Sigma + L/2 Sigma - L/2 I),  dR = Sigma (G + m)
+
+    Args:
+        S, R: sum v v'/d (H, H) and sum v mu'/d (H, L) over all rows.
+        A, G: sum h v v' (H, H) and sum v g' (H, L), with g_n and h_n the gradients of the expected negative log
+            likelihood with respect to the mean f_n = m'v_n and the variance s_n = v_n'Sigma v_n of a row.
+        late: see PseudoPosterior.
+    Cost: O(H^3 + H^2 L).
+    """
+    H, L = R.shape
+    eye = torch.eye(H, dtype=S.dtype, device=S.device)
+    cholesky = torch.linalg.cholesky(S + eye)
+    root = torch.linalg.solve_triangular(cholesky, eye, upper=False)
+    Sigma = root.T @ root
+    m = Sigma @ R
+    dS = -Sigma @ (A @ Sigma + 0.5 * L * (Sigma - eye))
+    kl = 0.5 * (m.square().sum() + L * (Sigma.diagonal().sum() - H)) + L * cholesky.diagonal().log().sum()
+    return PseudoPosterior(m, Sigma, kl, Sigma @ (G + m), dS, late)
+
+
+class PosteriorAtRows(torch.autograd.Function):
+    """f = V m and s = diag(V Sigma V') at a q(B) that depends on the pseudo-observations of *all* rows.
+
+    Rows outside the batch are known by their sums only, so autograd cannot see how q(B) answers to (mu_n, d_n, v_n).
+    With c = 1/d, r = mu - f, b = dR'v, and g, h the gradients that arrive at f and s, the gradients are those through
+    f and s, plus what q(B) passes on to the bound of all rows (divided by n, the rows of the batch),
+        dv = m g + 2 h Sigma v,   dv = c (2 dS v + dR r - m b) / n,  dmu = c b / n,  dd = -c^2 (v.dS v + r.b) / n
+    and, when the latter is of rows seen before (late), what a row does to its own f and s:
+        dv = c ((g.r - 2 h s) Sigma v - s m g),  dmu = c s g,  dd = -c^2 s (g.r - h s)
+    Late, f trails mu as long as the encoder moves, wherever the other rows want it: r.b would have every row grow surer
+    of itself without end. It is left out then.
+    Source: docs/math.md, "Posterior coding in mini-batches".
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, V: Tensor, mean: Tensor, noise: Tensor, given: PseudoPosterior, n: int
+    ) -> tuple[Tensor, Tensor]:
+        P = V @ given.Sigma
+        f, s = V @ given.m, (V * P).sum(1, keepdim=True)
+        ctx.save_for_backward(V, mean, noise, P, f, s)
+        ctx.given, ctx.n = given, n
+        return f, s
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g, h), given = grads, ctx.given
+        V, mean, noise, P, f, s = ctx.saved_tensors
+        c, r = noise.reciprocal().unsqueeze(1), mean - f  # (n, 1), (n, L)
+        shared, own = c / ctx.n, c * float(given.late)
+        D, b = V @ given.dS, V @ given.dR
+        sD, gr = (V * D).sum(1, keepdim=True), (g * r).sum(1, keepdim=True)
+        dmu = shared * b + own * s * g
+        dV = (g - dmu) @ given.m.T + (shared * r) @ given.dR.T
+        dV = dV + (2.0 * h + own * (gr - 2.0 * h * s)) * P + 2.0 * shared * D
+        of_all = sD if given.late else sD + (r * b).sum(1, keepdim=True)
+        dd = -c * (shared * of_all + own * s * (gr - h * s))
+        return dV, dmu, dd.squeeze(1), None, None
