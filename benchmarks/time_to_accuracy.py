@@ -19,7 +19,7 @@ import torch
 
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch, derive_seed
-from gppvae.data.sources.rotated_mnist import RotatedDigits, published_split
+from gppvae.data.rotated_digits import RotatedDigits, published_split
 from gppvae.data.table import Table
 from gppvae.estimator.validation import mean_squared_error
 from gppvae.inference import Inference

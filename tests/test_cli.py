@@ -17,12 +17,11 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import gppvae
-from gppvae import GPPVAE
+from gppvae import GPPVAE, demo
 from gppvae.cli import app
 from gppvae.data.files import read_table
 from gppvae.data.subset import Subset, hold_out
 from gppvae.data.table import Table
-from gppvae.experiments import demo
 from gppvae.training.loop import TrainingError
 from tiny import KERNEL, SIZE, held_out, spots
 

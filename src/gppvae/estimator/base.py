@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import os
 import zlib
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +151,7 @@ class Estimator(abc.ABC):
         resume = False
         if folder is not None:
             facts = self._data_facts(samples, rows)
-            config = self.settings() | {"phases": [asdict(phase) for phase in phases], "data": facts}
+            config = self.settings() | {"phases": [phase.config() for phase in phases], "data": facts}
             resume = folder.prepare(config)
         trainer.run(resume)
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps

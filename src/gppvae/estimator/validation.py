@@ -12,7 +12,6 @@ from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows, Table
 from gppvae.inference import Inference
 from gppvae.kernels.base import Kernel
-from gppvae.models.cvae import conditions_of, decode_given, encode_given
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_mean
 from gppvae.models.vae import Autoencoder
@@ -72,13 +71,12 @@ def mean_squared_error(epoch: Epoch, predict: Callable[[Batch], Tensor]) -> floa
 
 @torch.no_grad()
 def elbo(model: Autoencoder, epoch: Epoch) -> float:
-    """Mean bound per sample of an autoencoder with z ~ N(0, I), in nats; rows may carry the condition of a CVAE."""
+    """Mean bound per sample of an autoencoder with z ~ N(0, I), in nats."""
     total = torch.zeros(1, dtype=torch.float64)
     for batch in epoch:
-        condition = conditions_of(batch.rows, batch.y)
-        mean, var = encode_given(model, batch.y, condition)
+        mean, var = model.encode(batch.y)
         z = mean + var.sqrt() * batch.noise(mean.shape[1])
-        nll = model.likelihood.nll(batch.y, decode_given(model, z, condition), batch.mask).sum()
+        nll = model.likelihood.nll(batch.y, model.decode(z), batch.mask).sum()
         kl = 0.5 * (mean.square() + var - 1.0 - var.log()).sum()
         total -= float(nll + kl)
     epoch.world.sum_([total])

@@ -1,7 +1,6 @@
 """Ways to fit the model. Each leaves gradients in place, once per optimiser step, for the one training loop."""
 
 from gppvae.inference.base import Inference, LossTerms
-from gppvae.inference.conditional import Conditional
 from gppvae.inference.exact import Exact
 from gppvae.inference.fixed_latents import FixedLatents
 from gppvae.inference.global_ import Distill, Global
@@ -10,13 +9,11 @@ from gppvae.inference.minibatch import Minibatch
 from gppvae.inference.posterior_coding import PosteriorCoding
 
 INFERENCES: dict[str, type[Inference]] = {
-    cls.name: cls
-    for cls in (Independent, Conditional, FixedLatents, Exact, Minibatch, PosteriorCoding, Global, Distill)
+    cls.name: cls for cls in (Independent, FixedLatents, Exact, Minibatch, PosteriorCoding, Global, Distill)
 }
 
 __all__ = [
     "INFERENCES",
-    "Conditional",
     "Distill",
     "Exact",
     "FixedLatents",

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Epoch, derive_seed
-from gppvae.inference import INFERENCES, Inference, LossTerms
+from gppvae.inference import Inference, LossTerms
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.prior.posterior import WeightPosterior, weight_posterior
 from gppvae.training.average import RunningAverage
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import RunFolder
-from gppvae.training.phases import Phase, optimizer_groups, parameter_groups
+from gppvae.training.phases import Phase, inference_class, optimizer_groups, parameter_groups
 from gppvae.training.progress import Progress
 
 MAX_BAD_STEPS = 10
@@ -87,7 +87,7 @@ class Trainer:
             self.weights = weight_posterior(carried) if carried else None
         elif self.folder:
             self.folder.keep_metrics(0)
-        bars = [(p.name, p.epochs, self.data.n_batches * INFERENCES[p.inference].sweeps) for p in self.phases]
+        bars = [(p.name, p.epochs, self.data.n_batches * inference_class(p.inference).sweeps) for p in self.phases]
         with Progress(bars, self.settings.progress and self.world.first) as progress:
             for number in range(first, len(self.phases)):
                 state = (tensors, meta) if number == first and tensors else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -14,8 +14,18 @@ from gppvae.inference.base import TOGETHER
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 
+InferenceChoice = str | type[Inference]
 GROUPS = ("encoder", "decoder", "prior", "noise", "weights")
 PRIOR = ("prior", "noise")  # whose steps may stand for several batches
+
+
+def inference_class(inference: InferenceChoice) -> type[Inference]:
+    """The class that a phase names, or the class itself where one of your own is given."""
+    if isinstance(inference, type) and issubclass(inference, Inference):
+        return inference
+    if not isinstance(inference, str) or inference not in INFERENCES:
+        raise ValueError(f"inference must be one of {', '.join(INFERENCES)}, got {inference!r}")
+    return INFERENCES[inference]
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,7 @@ class Phase:
     """One stretch of training.
 
     Attributes:
-        name: for logs.  inference: a name of INFERENCES.  epochs: passes over the data.
+        name: for logs.  inference: a name of INFERENCES, or a class.  epochs: passes over the data.
         lr: learning rate of each trained group; the others stay fixed. Groups: encoder, decoder (with the
             likelihood), prior (the kernel), noise (alpha), weights (of q(B), where they are learned). Where kernel and
             alpha take one step for several batches, it is as many times as long.
@@ -35,7 +45,7 @@ class Phase:
     """
 
     name: str
-    inference: str
+    inference: InferenceChoice
     epochs: int
     lr: dict[str, float]
     decay: str = "constant"
@@ -45,8 +55,7 @@ class Phase:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.inference not in INFERENCES:
-            raise ValueError(f"inference must be one of {', '.join(INFERENCES)}, got {self.inference!r}")
+        inference_class(self.inference)
         unknown = [group for group in self.lr if group not in GROUPS]
         if unknown:
             raise ValueError(f"phase {self.name!r} can train {', '.join(GROUPS)}, got {unknown}; correct its lr")
@@ -65,11 +74,15 @@ class Phase:
             return (progress + 1e-3) / self.warmup
         return 1.0 if self.decay == "constant" else 0.5 * (1.0 + math.cos(math.pi * progress))
 
+    def config(self) -> dict[str, Any]:
+        """The phase as JSON values, its inference by name."""
+        return asdict(self) | {"inference": inference_class(self.inference).name}
+
     def make_inference(self, model: GPPriorVAE | Autoencoder, seed: int) -> Inference:
         """A fresh inference, what it draws at the start drawn from the seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return INFERENCES[self.inference](model, **self.options)
+            return inference_class(self.inference)(model, **self.options)
 
 
 def parameter_groups(model: GPPriorVAE | Autoencoder, inference: Inference) -> dict[str, list[nn.Parameter]]:
@@ -108,11 +121,11 @@ def check_phases(phases: list[Phase]) -> None:
     """Raise ValueError unless the phases leave q(B) behind and none needs one that no phase before it made."""
     conditioned = False
     for phase in phases:
-        kind = INFERENCES[phase.inference]
+        kind = inference_class(phase.inference)
         if kind.follows and not conditioned:
             makers = ", ".join(name for name, inference in INFERENCES.items() if inference.conditions)
             raise ValueError(
-                f"phase {phase.name!r} ({phase.inference}) needs a phase before it that fits the Gaussian process, got "
+                f"phase {phase.name!r} ({kind.name}) needs a phase before it that fits the Gaussian process, got "
                 f"none; put one of {makers} first"
             )
         conditioned = conditioned or kind.conditions
@@ -176,7 +189,7 @@ def sums_at_once(phases: list[Phase], n_rows: int, batch_size: int) -> tuple[int
 
     None when all phases do that once per epoch.
     """
-    found = [INFERENCES[phase.inference].batches_between(-(-n_rows // batch_size)) for phase in phases]
+    found = [inference_class(phase.inference).batches_between(-(-n_rows // batch_size)) for phase in phases]
     between = min((batches for batches in found if batches is not None), default=None)
     if between is None:
         return TOGETHER * batch_size, None
