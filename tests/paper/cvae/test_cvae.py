@@ -9,13 +9,15 @@ import torch
 
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
-from gppvae.data.table import Rows, Table
-from gppvae.inference import Conditional, Independent
+from gppvae.data.table import Column, Rows, Table
+from gppvae.inference import Independent
 from gppvae.likelihoods import Gaussian
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import build_networks
-from gppvae.paper.cvae.estimator import CVAE
+from gppvae.paper.cvae import CVAE
+from gppvae.paper.cvae.inference import Conditional
 from gppvae.paper.cvae.model import (
+    CONDITION,
     condition_rows,
     conditions_of,
     decode_given,
@@ -100,10 +102,11 @@ def test_networks_need_images() -> None:
 
 
 def test_without_conditions_it_is_the_plain_vae() -> None:
-    """Loss and gradients of the same autoencoder under both inferences."""
+    """Loss and gradients of the same autoencoder under both inferences, where a condition has no entries."""
     model = Autoencoder(*build_networks("conv", SHAPE, 3), Gaussian(0.1))
     samples = Samples(np.random.default_rng(0).random((10, 12, 12), dtype=np.float32))
-    epoch = Epoch(samples, Rows({}, 10), 4, 5, torch.device("cpu"))
+    nothing = Column(torch.zeros(10, dtype=torch.int64), torch.zeros(1, 0))
+    epoch = Epoch(samples, Rows({CONDITION: nothing}, 10), 4, 5, torch.device("cpu"))
     found = []
     for inference in (Independent(model), Conditional(model)):
         model.zero_grad()

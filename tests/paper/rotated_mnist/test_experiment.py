@@ -1,8 +1,6 @@
 """The experiment end to end on a small data set, and the numbers it reports against plain NumPy."""
 
-import contextlib
 import dataclasses
-import json
 import math
 import shutil
 from pathlib import Path
@@ -12,16 +10,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from typer.testing import CliRunner
 
 from gppvae.data.rotated_digits import RotatedDigits, small_split
 from gppvae.estimator import VAE
-from gppvae.paper.commands import reproduce_app
 from gppvae.paper.comparison import run as runner
 from gppvae.paper.comparison.methods import METHODS, averaged
 from gppvae.paper.comparison.run import Plan, predictions, run
 from gppvae.paper.comparison.setup import Setup
-from gppvae.paper.statistics import over_seeds, paired, paired_over_seeds, standard_error
 from gppvae.paper.comparison.task import Task
 from gppvae.paper.comparison.tradeoff import validation_bounds
 from gppvae.paper.pages.comparison import mse_text, write_page
@@ -29,7 +24,6 @@ from gppvae.paper.pages.rotated_mnist import WORDS
 from gppvae.paper.reproduce import QUICK_DIGIT_METHODS, Request
 from gppvae.paper.rotated_mnist.data import data_facts, load_split, task
 from gppvae.paper.rotated_mnist.recipes import global_recipe, setup
-from gppvae.report.record import read_results, rounded, write_results
 
 FIGURES = (
     "figure_2a_mse", "figure_2b_means", "figure_2c_log_variances", "figure_2d_predictions", "figure_2ef_covariances",
@@ -182,29 +176,6 @@ def test_page_has_every_figure_of_the_paper(finished: tuple[Path, Plan, dict[str
     assert "Figure 2d" in text and "Figure S3" in text
 
 
-def test_statistics_against_loops() -> None:
-    rng = np.random.default_rng(3)
-    a = {seed: rng.gamma(2.0, 0.01, 40).tolist() for seed in (0, 4)}
-    b = {seed: [value + 0.002 * rng.random() for value in a[seed]] for seed in (0, 4)}
-    summary = over_seeds(a)
-    means = [sum(a[seed]) / 40 for seed in (0, 4)]
-    assert summary["means"] == pytest.approx(means)
-    assert summary["spread"] == pytest.approx(abs(means[0] - means[1]) / math.sqrt(2.0))
-    spread = math.sqrt(sum((value - means[0]) ** 2 for value in a[0]) / 39)
-    assert summary["standard_errors"][0] == pytest.approx(spread / math.sqrt(40))
-    assert standard_error(a[0]) == pytest.approx(spread / math.sqrt(40))
-    test = paired(a[0], b[0])
-    difference = np.array(a[0]) - np.array(b[0])
-    t = difference.mean() / (difference.std(ddof=1) / math.sqrt(40))
-    assert test["difference"] == pytest.approx(difference.mean())
-    assert test["t_test_p"] == pytest.approx(2.0 * stats.t.sf(abs(t), 39))
-    assert test["share_better"] == 1.0
-    assert test["wilcoxon_p"] < 1e-6
-    assert paired(a[0], a[0])["t_test_p"] == 1.0
-    assert paired_over_seeds(a, {4: b[4]})["seeds"] == [4]
-    assert over_seeds({0: a[0]})["spread"] is None
-
-
 def test_validation_bound_against_a_loop(digits: RotatedDigits) -> None:
     images = digits.valid.images[:6]
     model = VAE(3, network="conv", epochs=1, seed=2).fit(digits.train.images[:32], progress=False)
@@ -263,35 +234,3 @@ def test_paper_network_is_the_papers() -> None:
     assert shared.gp_steps == 100
     assert shared.joint("minibatch", 3).lr["encoder"] == shared.joint("minibatch", 3).lr["decoder"] == 0.001
     assert {phase.inference for phase in global_recipe("wide", 8)["phases"]} == {"global", "distill"}
-
-
-def test_results_file_is_whole_and_compact(tmp_path: Path) -> None:
-    path = write_results(
-        tmp_path / "deep" / "r.json", {"a": [1.5, 2.0, -3e-07], "b": ["x"], "c": [], "d": {"e": [None, 2]}}
-    )
-    text = path.read_text()
-    assert '"a": [1.5, 2.0, -3e-07]' in text
-    content = read_results(path)
-    assert content["a"] == [1.5, 2.0, -3e-07] and content["d"] == {"e": [None, 2]} and content["b"] == ["x"]
-    assert set(content["about"]) >= {"python", "versions", "commit", "machine", "written"}
-    assert list(tmp_path.rglob("*.tmp")) == []
-    assert rounded([0.123456789, 2]) == [0.123457, 2.0]
-    path.write_text("[1")
-    with pytest.raises(ValueError, match="expected JSON in"):
-        read_results(path)
-    path.write_text(json.dumps([1]))
-    with pytest.raises(ValueError, match="expected a JSON object in"):
-        read_results(path)
-
-
-def test_command_says_what_is_wrong(tmp_path: Path) -> None:
-    @contextlib.contextmanager
-    def guard(continues: bool = False):
-        assert continues
-        yield
-
-    app = reproduce_app(guard)
-    answer = CliRunner().invoke(app, ["rotated-mnist", "--split", "mine", "--out", str(tmp_path / "x")])
-    assert isinstance(answer.exception, ValueError)
-    assert "split must be one of" in str(answer.exception)
-    assert "rotated-mnist" in CliRunner().invoke(app, ["--help"]).output
