@@ -10,6 +10,7 @@ import numpy as np
 from gppvae.data.rotated_digits import RotatedDigits
 from gppvae.estimator import GPPVAE
 from gppvae.paper import accuracy
+from gppvae.paper.pages.figures import lines_by_k, turning_gif
 from gppvae.paper.rotated_mnist.data import OBJECT, VIEW, load_split
 from gppvae.report import figures
 from gppvae.report.page import Page, Panel
@@ -80,7 +81,7 @@ def _new_objects(page: Page, summary: dict[str, Any], folder: Path) -> None:
         label: ([table[k][name]["mean"] for k in table], [table[k][name]["std"] for k in table])
         for name, label in names.items()
     }
-    chart = figures.lines_by_k([int(k) for k in table], series, "MSE on the other views")
+    chart = lines_by_k([int(k) for k in table], series, "MSE on the other views")
     figures.save(chart, folder / "figures" / "new_objects")
     page.figure(chart, "Error on all views that were not given; bars are over seeds.", "error against views given")
 
@@ -102,4 +103,4 @@ def _turning(page: Page, model: GPPVAE, digits: RotatedDigits, folder: Path) -> 
         [f"digit {number}" for number in ids],
         held_out=np.isclose(angles, digits.held_out_angle),
     )
-    figures.turning_gif(frames[0], folder / "figures" / "turning.gif")
+    turning_gif(frames[0], folder / "figures" / "turning.gif")

@@ -15,6 +15,7 @@ from gppvae.paper.comparison.learned import normalised
 from gppvae.paper.comparison.methods import METHODS
 from gppvae.paper.comparison.run import RESULTS, predictions
 from gppvae.paper.comparison.task import Task
+from gppvae.paper.pages.figures import bar_mse, curve_with_choice, density
 from gppvae.report import figures
 from gppvae.report.images import to_pictures
 from gppvae.report.page import Page
@@ -92,7 +93,7 @@ class ExperimentPage:
         self.page.table(columns, rows, "Mean squared error, lower is better.", highlight_row=first)
         shown = [name for name in self.methods if self.methods[name]["mean_decoded"]]
         errors = {name: self.methods[name]["mean_decoded"] for name in shown}
-        figure = figures.bar_mse(
+        figure = bar_mse(
             [self.labels[name] for name in shown],
             [errors[name]["mean"] for name in shown],
             [errors[name]["standard_error"] for name in shown],
@@ -134,10 +135,10 @@ class ExperimentPage:
             return
         series = {"VAE" if label.startswith("VAE") else label: value for label, value in arrays.items()}
         self.page.section("Latents", "What the encoders say about the training images, over all latent dimensions.")
-        means = figures.density({name: _thinned(value["z_mean"]) for name, value in series.items()}, "mean of q(z)")
+        means = density({name: _thinned(value["z_mean"]) for name, value in series.items()}, "mean of q(z)")
         self._figure(means, "means", "Density of encoder means.", "densities of encoder means")
         logvars = {name: _thinned(value["z_logvar"]) for name, value in series.items()}
-        figure = figures.density(logvars, "log variance of q(z)")
+        figure = density(logvars, "log variance of q(z)")
         self._figure(figure, "log_variances", "Density of encoder log-variances.", "densities of encoder log-variances")
 
     def covariances(self) -> None:
@@ -180,7 +181,7 @@ class ExperimentPage:
         for name, (caption, ylabel) in words.items():
             if name in selection:
                 curve = selection[name]
-                figure = figures.curve_with_choice(
+                figure = curve_with_choice(
                     selection["grid"], curve["values"], curve["standard_errors"], curve["chosen"],
                     "pixel variance", ylabel, log_x=True,
                 )  # fmt: skip
@@ -202,7 +203,7 @@ class ExperimentPage:
             return
         errors = [self.methods[name]["mean_decoded"] for name in shown]
         names = [self.labels[name] for name in shown]
-        figure = figures.bar_mse(names, [e["mean"] for e in errors], [e["standard_error"] for e in errors])
+        figure = bar_mse(names, [e["mean"] for e in errors], [e["standard_error"] for e in errors])
         caption = "Test error of the -opt variants beside those with the shared value."
         self._figure(figure, "opt", caption, "bars of the mean squared error")
 
