@@ -264,19 +264,10 @@ class Split(NamedTuple):
     test: NDArray[np.int64]
 
 
-class Coverage(NamedTuple):
-    """How many of `rows` rows have an object or a view unseen in training, and how many are predictable."""
-
-    rows: int
-    unseen_object: int
-    unseen_view: int
-    predictable: int
-
-
 def split_images(table: pd.DataFrame, seed: int, fractions: Fractions = (0.8, 0.1, 0.1)) -> Split:
     """Random split over images, as in the paper: a seeded permutation cut at the fractions.
 
-    Nothing keeps an object's last view in training; `coverage` counts the rows that cannot be predicted.
+    Nothing keeps an object's last view in training; `predictable` says which rows can be predicted.
     """
     order = np.random.default_rng(seed).permutation(len(table))
     cuts = np.cumsum(_sizes(len(table), fractions)[:2])
@@ -316,24 +307,6 @@ def predictable(
     np.add.at(seen, (objects[train_idx], views[train_idx]), 1)
     own = seen[objects[idx], views[idx]]
     return (seen.sum(axis=1)[objects[idx]] > own) & (seen.sum(axis=0)[views[idx]] > own)
-
-
-def coverage(
-    table: pd.DataFrame,
-    train_idx: NDArray[np.int64],
-    idx: NDArray[np.int64],
-    object_column: str = "object",
-    view_column: str = "pose",
-) -> Coverage:
-    """Count the rows of `idx` that training rows leave without their object, or without their view."""
-    train, rows = table.iloc[train_idx], table.iloc[idx]
-    mask = predictable(table, train_idx, idx, object_column, view_column)
-    return Coverage(
-        rows=len(rows),
-        unseen_object=int((~rows[object_column].isin(train[object_column])).sum()),
-        unseen_view=int((~rows[view_column].isin(train[view_column])).sum()),
-        predictable=int(mask.sum()),
-    )
 
 
 def _sizes(n: int, fractions: Fractions) -> tuple[int, int, int]:
