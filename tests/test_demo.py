@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from gppvae import demo
-from gppvae.demo import OURS, RESULT, DemoResult, Recipe, predictions, run_demo
+from gppvae.demo import OURS, RESULT, DemoRecipe, DemoResult, predictions, run_demo
 from gppvae.estimator import GPPVAE
 from gppvae.training import loop
 from gppvae.training.phases import Phase
 
-TINY = Recipe(
+TINY = DemoRecipe(
     n_digits=10,
     n_angles=4,
     held_out_angle=90.0,
@@ -114,7 +114,7 @@ def test_what_is_not_a_demo_is_never_replaced(tmp_path: Path) -> None:
 
 
 def test_the_recipe_of_the_demo_states_its_phases() -> None:
-    recipe = Recipe()
+    recipe = DemoRecipe()
     assert recipe.held_out_angle in [360.0 * q / recipe.n_angles for q in range(recipe.n_angles)]
     assert [phase.inference for phase in recipe.phases] == ["global", "distill"]
     assert set(recipe.phases[0].lr) == {"decoder", "prior", "noise", "weights"}

@@ -28,7 +28,7 @@ OURS = "GPPVAE"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DemoRecipe:
     """Size of the demo and settings of its model, all stated so that the demo stays the same.
 
     Attributes:
@@ -66,7 +66,7 @@ class DemoResult:
 
 
 def run_demo(
-    out: str | os.PathLike[str], seed: int = 0, recipe: Recipe | None = None, progress: bool = True
+    out: str | os.PathLike[str], seed: int = 0, recipe: DemoRecipe | None = None, progress: bool = True
 ) -> DemoResult:
     """Train, compare with simple answers, write the report; a demo that was interrupted is continued.
 
@@ -75,7 +75,7 @@ def run_demo(
         seed: decides the digits and the start of the training.
         recipe: size and settings; None for those of the demo.  progress: show progress bars.
     """
-    recipe = recipe or Recipe()
+    recipe = recipe or DemoRecipe()
     with demo_folder(out, seed, recipe) as folder:
         digits = small_split(recipe.n_digits, recipe.n_angles, seed, recipe.held_out_angle)
         model = _fitted(folder, digits, seed, recipe, progress)
@@ -97,7 +97,7 @@ def run_demo(
     return DemoResult(model, digits, mse, Path(out) / page.name)
 
 
-def _fitted(folder: Path, digits: RotatedDigits, seed: int, recipe: Recipe, progress: bool) -> GPPVAE:
+def _fitted(folder: Path, digits: RotatedDigits, seed: int, recipe: DemoRecipe, progress: bool) -> GPPVAE:
     """The model of the run folder; not trained again if the demo was stopped after the fit, before its report."""
     if RunFolder(folder).finished():
         return GPPVAE.load(folder)
@@ -119,7 +119,7 @@ def predictions(model: GPPVAE, digits: RotatedDigits) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def demo_folder(out: str | os.PathLike[str], seed: int, recipe: Recipe) -> Iterator[Path]:
+def demo_folder(out: str | os.PathLike[str], seed: int, recipe: DemoRecipe) -> Iterator[Path]:
     """A folder to work in that becomes `out` when the block ends well.
 
     An interrupted demo leaves it for the next one with the same seed and recipe; an earlier demo in `out` is

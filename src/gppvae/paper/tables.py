@@ -88,7 +88,7 @@ def _n_seeds(content: Mapping[str, Any]) -> str:
     return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
 
 
-def _written(make: Callable[[Path, Mapping[str, str]], accuracy_tables.Table]) -> Make:
+def _written(make: Callable[[Path, Mapping[str, str]], accuracy_tables.ResultTable]) -> Make:
     """The Markdown of a table of columns and rows; a table without rows says that nothing was run."""
 
     def text(results: Path, options: Mapping[str, str]) -> str:

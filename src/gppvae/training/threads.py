@@ -1,4 +1,4 @@
-"""How many threads an experiment takes."""
+"""How many threads a fit takes."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ from typing import Any
 from gppvae.report.record import read_results
 
 NETWORKS = {"wide": "wide", "paper": "the peers' 8 channels"}
-Table = tuple[list[str], list[list[str]]]
+ResultTable = tuple[list[str], list[list[str]]]
 
 
-def accuracy(results: Path, options: Mapping[str, str]) -> Table:
+def accuracy(results: Path, options: Mapping[str, str]) -> ResultTable:
     """Error at the held-out angle, both networks."""
     columns = ["network", "MSE", "averaged over 64 draws", "average of the seeds", "seeds", "training per seed"]
     rows = []
@@ -28,7 +28,7 @@ def accuracy(results: Path, options: Mapping[str, str]) -> Table:
     return columns, rows
 
 
-def accuracy_overview(results: Path, options: Mapping[str, str]) -> Table:
+def accuracy_overview(results: Path, options: Mapping[str, str]) -> ResultTable:
     """The paper beside ours, for the first page."""
     columns = ["model", "MSE", "split"]
     rows = [
@@ -43,7 +43,7 @@ def accuracy_overview(results: Path, options: Mapping[str, str]) -> Table:
     return columns, rows
 
 
-def coverage(results: Path, options: Mapping[str, str]) -> Table:
+def coverage(results: Path, options: Mapping[str, str]) -> ResultTable:
     """Share of values inside central intervals."""
     found = _found(results)
     levels = list(next(iter(found.values()))["coverage"]) if found else []
@@ -59,7 +59,7 @@ def coverage(results: Path, options: Mapping[str, str]) -> Table:
     return columns, rows
 
 
-def new_objects(results: Path, options: Mapping[str, str]) -> Table:
+def new_objects(results: Path, options: Mapping[str, str]) -> ResultTable:
     """Error on the other views of digits never seen in training."""
     columns = ["views given", *(f"GPPVAE, {NETWORKS[name]}" for name in _found(results)), "copy of the nearest view",
                "mean image of the view"]  # fmt: skip
@@ -74,7 +74,7 @@ def new_objects(results: Path, options: Mapping[str, str]) -> Table:
     return columns, rows
 
 
-def ablation(results: Path, options: Mapping[str, str]) -> Table:
+def ablation(results: Path, options: Mapping[str, str]) -> ResultTable:
     """What each part of a recipe is worth; option study."""
     path = results / f"ablation_{options.get('study', 'best')}.json"
     variants = read_results(path)["variants"] if path.is_file() else {}
@@ -82,7 +82,7 @@ def ablation(results: Path, options: Mapping[str, str]) -> Table:
     return ["change", "MSE at the inner angle", "training MSE"], rows
 
 
-def time_to_accuracy(results: Path, options: Mapping[str, str]) -> Table:
+def time_to_accuracy(results: Path, options: Mapping[str, str]) -> ResultTable:
     """Seconds of training until the test error is the paper's."""
     path = results / "time_to_accuracy.json"
     found: dict[str, Any] = read_results(path) if path.is_file() else {"candidates": {}}

@@ -10,7 +10,7 @@ import numpy as np
 
 from gppvae.estimator import GPPVAE
 from gppvae.paper import perceptual as experiment
-from gppvae.paper.pages.accuracy_tables import Table, mean_and_spread
+from gppvae.paper.pages.accuracy_tables import ResultTable, mean_and_spread
 from gppvae.report import figures
 from gppvae.report.page import Page
 from gppvae.report.record import read_results
@@ -50,7 +50,7 @@ def _montage(folder: Path, recipe: experiment.Recipe) -> figures.Figure:
     return figures.prediction_montage(test.images[few], predicted)
 
 
-def compared(summary: Mapping[str, Any]) -> Table:
+def compared(summary: Mapping[str, Any]) -> ResultTable:
     """Both losses on the test images."""
     columns = ["loss", "MSE", "gradient energy", "variance of the Laplacian", "MSE of features", "CPU seconds of a fit"]
     rows = []
@@ -64,7 +64,7 @@ def compared(summary: Mapping[str, Any]) -> Table:
     return columns, rows
 
 
-def tried(summary: Mapping[str, Any]) -> Table:
+def tried(summary: Mapping[str, Any]) -> ResultTable:
     """Weights of the features at the inner angle."""
     columns = ["weight of the features", "MSE", "gradient energy", "variance of the Laplacian", "MSE of features"]
     rows = []
@@ -74,13 +74,13 @@ def tried(summary: Mapping[str, Any]) -> Table:
     return columns, rows
 
 
-def perceptual(results: Path, options: Mapping[str, str]) -> Table:
+def perceptual(results: Path, options: Mapping[str, str]) -> ResultTable:
     """Both losses on the test images, from the results."""
     path = results / "perceptual.json"
     return compared(read_results(path)) if path.is_file() else ([], [])
 
 
-def perceptual_choice(results: Path, options: Mapping[str, str]) -> Table:
+def perceptual_choice(results: Path, options: Mapping[str, str]) -> ResultTable:
     """Weights that were tried, from the results."""
     path = results / "perceptual.json"
     return tried(read_results(path)) if path.is_file() else ([], [])
