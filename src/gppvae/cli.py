@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gppvae.report.commands import reproduce_app
-
 if TYPE_CHECKING:
     from gppvae.estimator import GPPVAE
 
@@ -54,9 +52,6 @@ def one_sentence(continues: bool = False) -> Iterator[None]:
         if not isinstance(error, TrainingError):
             raise
         _stop(_sentence(error), TRAINING_FAILED)
-
-
-app.add_typer(reproduce_app(one_sentence), name="reproduce")
 
 
 def _stop(sentence: str, code: int) -> None:
@@ -103,25 +98,11 @@ def demo(
     An interrupted demo continues where it stopped when the command is typed again.
     """
     with one_sentence(continues=True):
-        from gppvae.experiments.demo import OURS, demo_folder, predictions, run_demo
-        from gppvae.report.run import write_report
+        from gppvae.demo import run_demo
 
-        with demo_folder(out, seed) as folder:
-            result = run_demo(folder, seed, progress=not quiet)
-            digits, guesses = result.digits, predictions(result.model, result.digits)
-            write_report(
-                folder,
-                result.model,
-                train=(digits.train.images, digits.train.table),
-                test=(digits.test.images, digits.test.table),
-                scores=result.mse,
-                others={name: guess for name, guess in guesses.items() if name != OURS},
-                title="Rotated threes",
-                about=f"Threes at {len(digits.angles)} angles, predicted at {digits.held_out_angle:g} degrees, "
-                "where the model saw none.",
-            )
-        _print_scores(result.mse, f"MSE at {digits.held_out_angle:g} degrees, held out")
-        print(f"report: {out / 'report.html'}")
+        result = run_demo(out, seed, progress=not quiet)
+        _print_scores(result.mse, f"MSE at {result.digits.held_out_angle:g} degrees, held out")
+        print(f"report: {result.page}")
 
 
 @app.command()
@@ -291,6 +272,17 @@ def report(run: Path = typer.Argument(help="Folder of a fitted model.")) -> None
         from gppvae.report.run import write_report
 
         print(f"report: {write_report(run, title=run.name)}")
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+)
+def reproduce(words: typer.Context) -> None:
+    """Repeat an experiment of the paper: its numbers and its figures."""
+    from gppvae.paper.commands import reproduce_app
+
+    reproduce_app(one_sentence)(words.args, prog_name=words.command_path)
 
 
 def _opener(image_column: str | None, image_size: tuple[int, int] | None) -> Callable[[Path, Any], Any]:

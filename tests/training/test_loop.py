@@ -1,5 +1,6 @@
 """The loop: what a phase freezes, what a bad step does, when it stops, and that a seed decides everything."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
+from gppvae.inference import Minibatch
 from gppvae.kernels.parse import parse_kernel
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
@@ -23,7 +25,7 @@ from gppvae.training.average import RunningAverage
 from gppvae.training.checkpoint import read_tensors, under
 from gppvae.training.folder import RunFolder
 from gppvae.training.loop import MAX_BAD_STEPS, Settings, Trainer, TrainingError
-from gppvae.training.phases import Phase, plan, sums_at_once
+from gppvae.training.phases import Phase, check_phases, plan, sums_at_once
 from tiny import KERNEL, spots
 
 LATENTS, BATCH = 3, 16
@@ -107,6 +109,22 @@ def test_parameters_can_be_trained_again_after_a_phase_that_froze_them() -> None
     model = train([Phase("gp", "fixed", 1, {"prior": 1e-2})]).model
     assert {name: p.requires_grad for name, p in model.named_parameters()} == before
     assert before["kernel.right.base.raw_period_length"] is False  # stays as the user gave it
+
+
+def test_an_inference_may_be_given_as_a_class_of_ones_own() -> None:
+    class Own(Minibatch):
+        name = "own"
+
+    rates = dict.fromkeys(ALL[:4], 1e-2)
+    own, named = (Phase("joint", inference, 2, rates) for inference in (Own, "minibatch"))
+    first, second = state(train([own]).model), state(train([named]).model)
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    assert json.loads(json.dumps(own.config())) == named.config() | {"inference": "own"}
+    assert sums_at_once([own], 40, BATCH) == sums_at_once([named], 40, BATCH)
+    check_phases([own])
+    for wrong in (Gaussian, None):
+        with pytest.raises(ValueError, match=r"inference must be one of .*, got"):
+            Phase("wrong", wrong, 1, {"encoder": 1e-3})  # type: ignore[arg-type]
 
 
 def test_unknown_groups_and_names_are_refused() -> None:
