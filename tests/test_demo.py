@@ -10,8 +10,8 @@ import pytest
 from gppvae import demo
 from gppvae.demo import OURS, RESULT, DemoRecipe, DemoResult, predictions, run_demo
 from gppvae.estimator import GPPVAE
+from gppvae.inference.phase import Phase
 from gppvae.training import loop
-from gppvae.training.phases import Phase
 
 TINY = DemoRecipe(
     n_digits=10,

@@ -17,10 +17,10 @@ import numpy as np
 from gppvae.data.rotated_digits import RotatedDigits, small_split
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.simple_answers import copy_nearest_view, mean_image, mean_of_nearest_view
+from gppvae.inference.phase import Phase
 from gppvae.report.run import write_report
 from gppvae.training.checkpoint import write_json
 from gppvae.training.folder import RunFolder
-from gppvae.training.phases import Phase
 from gppvae.training.threads import one_thread
 
 RESULT = "demo.json"

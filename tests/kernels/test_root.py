@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-
 from gppvae.kernels.root import root_at_anchors
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from gppvae.kernels.features import Features
 from torch import Tensor
 
-from gppvae.kernels.features import Features
 from gppvae.prior.lowrank import Assembled, assemble
 from gppvae.prior.statistics import Statistics, statistics
 from oracles import Array

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-
 from gppvae.kernels.features import Features
+
 from gppvae.prior.statistics import Statistics, StatisticsSum, statistics
 
 CHUNK = 8192

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
 from gppvae.kernels.features import Features
 from gppvae.prior.bound import Held, moments_at, pull_features, pull_latents, row_nll, sums_and_tables
 from gppvae.prior.groups import GroupedRows
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gppvae.prior.lowrank import gp_nll
 from gppvae.prior.posterior import DiagonalCovariance, SharedCovariance, WeightPosterior, condition
 from prior.problems import ALPHAS, SIZES, Problem, problem, split_features, tensor

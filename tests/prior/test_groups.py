@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
 from gppvae.kernels.features import Features
-from gppvae.prior import groups
 from gppvae.prior.groups import GroupedRows
 from gppvae.prior.per_group import PerGroup, widen
+from torch import Tensor
+
+from gppvae.prior import groups
 from prior.problems import split_features, tensor
 
 Q, M = 4, 3

@@ -2,23 +2,23 @@
 
 import logging
 
+import gppvae.prior.kronecker
 import numpy as np
 import pytest
 import torch
+from gppvae.kernels.features import Features
+from gppvae.prior.kronecker import complete_design_nll, is_cheaper, is_complete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import gppvae.kernels.base
-import gppvae.prior.kronecker
 import oracles
 from gppvae import GPPVAE
 from gppvae.data.table import Table
 from gppvae.inference import Exact
 from gppvae.kernels import Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
-from gppvae.kernels.features import Features
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.kronecker import complete_design_nll, is_cheaper, is_complete
 from gppvae.prior.statistics import statistics
 from inference.setting import K, L, RowEpoch, assert_same_gradients, gradients, make_model
 from prior.problems import ALPHAS

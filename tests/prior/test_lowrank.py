@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from gppvae.kernels.features import Features
 from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from gppvae.kernels.features import Features
 from gppvae.prior.lowrank import assemble, gp_nll
 from gppvae.prior.statistics import Statistics, pull_rows, statistics
 from prior.problems import ALPHAS, SIZES, Problem, problem, split_features, tensor

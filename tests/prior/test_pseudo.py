@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
-import oracles
 from gppvae.kernels.features import Features
 from gppvae.prior.groups import GroupedRows
 from gppvae.prior.pseudo import Conditioned, condition_on_pseudo, posterior_at, pseudo_sums, pull_pseudo
 from gppvae.prior.pseudo import split_pseudo_sums as split
+from torch import Tensor
+
+import oracles
 from gppvae.prior.statistics import Statistics
 from prior.problems import ALPHAS, SIZES, Problem, problem, split_features, tensor
 

@@ -12,7 +12,7 @@ from gppvae.data.world import World
 from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon_nll, sum_rows
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.latent_prior import LatentPrior
-from gppvae.prior.statistics import Statistics, Sums
+from gppvae.prior.statistics import Sums
 
 
 class Exact(Inference):
@@ -81,11 +81,11 @@ def pull_back(prior: LatentPrior, totals: Sums, n_rows: int, world: World) -> tu
         The two terms (this process's share), and the gradient.
     Cost: O(H^3 + H^2 L).
     """
-    leaves = [Statistics(*(x.detach().requires_grad_() for x in sums.tensors()), sums.n_latents) for sums in totals]
+    leaves = [sums.map(lambda x: x.detach().requires_grad_()) for sums in totals]
     value, penalty = prior.nll(leaves), prior.neg_log_prior()
     ((value + penalty) * (world.share / n_rows)).backward()
-    pulled = [Statistics(*(_grad(x) * world.size for x in sums.tensors()), sums.n_latents) for sums in leaves]
-    return value.detach() * world.share, penalty.detach() * world.share, Pull(pulled)
+    pull = Pull([sums.map(lambda x: _grad(x) * world.size) for sums in leaves])
+    return value.detach() * world.share, penalty.detach() * world.share, pull
 
 
 def _grad(x: Tensor) -> Tensor:

@@ -13,11 +13,11 @@ import numpy as np
 from gppvae.data.rotated_digits import RotatedDigits
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.evaluation import mse_per_sample
+from gppvae.inference.phase import Phase
 from gppvae.paper.rotated_mnist.data import VIEW, data_facts, load_split
 from gppvae.paper.rotated_mnist.recipes import global_recipe, setup
 from gppvae.report.record import read_results, write_results
 from gppvae.training.folder import MODEL
-from gppvae.training.phases import Phase
 from gppvae.training.threads import one_thread
 
 Change = dict[str, Any]  # arguments of the estimator, and fields of its phases under "phases", by name of the phase

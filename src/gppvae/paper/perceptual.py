@@ -14,6 +14,7 @@ from gppvae.data.image_set import ImageSet
 from gppvae.data.rotated_digits import RotatedDigits, small_split
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.evaluation import mse_per_sample
+from gppvae.inference.phase import Phase
 from gppvae.likelihoods import Gaussian, Likelihood, Perceptual
 from gppvae.likelihoods.features import FrozenFeatures
 from gppvae.paper.digit_classifier import DigitClassifier, train_classifier
@@ -21,7 +22,6 @@ from gppvae.paper.statistics import mean_and_range
 from gppvae.report.record import read_results, write_results
 from gppvae.training.checkpoint import read_tensors, write_tensors
 from gppvae.training.folder import MODEL
-from gppvae.training.phases import Phase
 from gppvae.training.threads import one_thread
 
 PLAIN, FEATURES = "pixels", "pixels and features"

@@ -186,7 +186,9 @@ class LatentPrior(nn.Module):
     def posterior(self, totals: Sums) -> LatentPosterior:
         """q(B) given the latents that were summed, the encoder's uncertainty in them integrated out if it was."""
         full = [assemble(sums, group.layout) for group, sums in self._with(totals)]
-        return LatentPosterior(tuple(condition(part) if part.T is None else condition_on_encoder(part) for part in full))
+        return LatentPosterior(
+            tuple(condition(part) if part.T is None else condition_on_encoder(part) for part in full)
+        )
 
     def before_data(self) -> LatentPosterior:
         """q(B) before any data: N(0, I)."""

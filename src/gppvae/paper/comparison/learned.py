@@ -7,7 +7,7 @@ import torch
 
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
-from gppvae.kernels.columns import FreeForm, Learned
+from gppvae.kernels import FreeForm, Learned
 from gppvae.kernels.stationary import StationaryLeaf
 from gppvae.paper.comparison.task import Task
 
@@ -17,7 +17,7 @@ def learned_arrays(model: GPPVAE, task: Task) -> dict[str, np.ndarray]:
     """Encoder outputs on the training images, and the covariances between objects and between views."""
     mean, std = model.encode(task.train.images, return_std=True)
     found: dict[str, np.ndarray] = {"z_mean": np.asarray(mean), "z_logvar": 2.0 * np.log(np.asarray(std))}
-    for leaf in model._fitted[0].kernel.leaves():
+    for leaf in model.prior_.leaves():
         if isinstance(leaf, Learned):
             values = torch.arange(len(leaf.levels))
             found["object_covariance"] = leaf.covariance(values, values).numpy()
@@ -37,9 +37,10 @@ def learned_facts(model: GPPVAE, task: Task) -> dict[str, float]:
     k is the kernel's diagonal averaged over the training rows: what both covariances amount to when each is scaled
     to an average variance of one.
     """
-    fitted = model._fitted[0]
-    signal = float(fitted.kernel.diag(fitted.kernel.code(Table(task.train.table))).mean())
-    noise = float(fitted.alpha)
+    (group,) = model.prior_.groups
+    assert group.kernel is not None
+    signal = float(group.kernel.diag(group.kernel.code(Table(task.train.table))).mean())
+    noise = float(group.alpha)
     return {"signal_variance": signal, "noise_variance": noise, "share_explained": signal / (signal + noise)}
 
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gppvae.training.phases import Phase, joint_phase
+from gppvae.inference.phase import Phase
 
 GP_RATE = 1e-2
 EXACT_BATCH = 256
@@ -70,7 +70,10 @@ class Setup:
         if inference == "exact":
             # Every step follows the gradient of all rows; at the full rate the first ones would undo the warm-up.
             return Phase("joint", inference, epochs, rates, warmup=0.5)
-        return joint_phase(inference, epochs, rates, self.average)
+        if inference == "posterior":  # as PosteriorCoding.phases has it
+            slower = rates | {"encoder": 0.5 * self.network_rate}
+            return Phase("joint", inference, epochs, slower, "cosine", average=self.average)
+        return Phase("joint", inference, epochs, rates, average=self.average)
 
     def exact_batch(self) -> int:
         """Rows per batch of exact inference: its gradient is of all rows whatever it is, and larger is quicker."""
@@ -91,7 +94,7 @@ class Setup:
 
 def recipe_facts(recipe: dict[str, Any]) -> dict[str, Any]:
     """A recipe as JSON values."""
-    plain: dict[str, Any] = json.loads(json.dumps(recipe | {"phases": [phase.config() for phase in recipe["phases"]]}))
+    plain: dict[str, Any] = json.loads(json.dumps(recipe | {"phases": [phase.to_json() for phase in recipe["phases"]]}))
     return plain
 
 

@@ -12,11 +12,11 @@ import torch
 
 from gppvae.data.image_set import ImageSet
 from gppvae.estimator import GPPVAE, VAE
+from gppvae.inference.phase import Phase
 from gppvae.paper.comparison.setup import Setup, recipe_key
 from gppvae.paper.comparison.task import Task
 from gppvae.paper.cvae.estimator import CVAE
 from gppvae.training.folder import RunFolder
-from gppvae.training.phases import Phase
 
 
 @dataclass(frozen=True)

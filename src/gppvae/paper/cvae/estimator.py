@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,21 +11,24 @@ import torch
 
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
-from gppvae.estimator.base import Estimator, NotFittedError, _whole
+from gppvae.estimator.base import Estimator, NotFittedError, whole
 from gppvae.estimator.saving import load_model, load_weights, save_model
+from gppvae.estimator.settings import LATENTS, arguments, settings_of
 from gppvae.estimator.validation import same_length
 from gppvae.inference import Inference
-from gppvae.likelihoods import make_likelihood
+from gppvae.inference.phase import Phase
+from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.paper.cvae.inference import Conditional, conditional_elbo
 from gppvae.paper.cvae.model import condition_rows, conditions_of, decode_given, encode_given, view_conditions
 from gppvae.paper.cvae.networks import conditional_networks
+from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import RunFolder
 from gppvae.training.loop import Validate
-from gppvae.training.phases import Phase
 
 
+@dataclass(eq=False, repr=False)
 class CVAE(Estimator):
     """Conditional VAE (Sohn et al. 2015) with the view as the condition. Other arguments as in VAE.
 
@@ -36,31 +39,15 @@ class CVAE(Estimator):
         average: decay of a running average of the weights, taken over at the end (0: none).
     """
 
-    def __init__(
-        self,
-        view: str,
-        period: float | None = None,
-        latent_dim: int = 16,
-        *,
-        network: str = "conv",
-        width: int | None = None,
-        pixel_var: float = 0.01,
-        epochs: int = 100,
-        lr: float = 1e-3,
-        average: float = 0.0,
-        batch_size: int = 128,
-        patience: int | None = None,
-        validate_every: int | None = None,
-        seed: int = 0,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(
-            latent_dim, network, width, None, None, "gaussian", pixel_var, batch_size, patience,
-            validate_every, "first", None, "error", seed, device,
-        )  # fmt: skip
-        self.view, self.period, self.epochs, self.lr, self.average = view, period, epochs, lr, average
-        self.model_: Autoencoder | None = None
-        self.views_: list[str] | None = None
+    view: str
+    period: float | None = None
+    latent_dim: int = LATENTS
+    _: KW_ONLY
+    network: str = "conv"
+    epochs: int = 100
+    lr: float = 1e-3
+    average: float = 0.0
+    batch_size: int = 128
 
     def fit(
         self,
@@ -77,21 +64,22 @@ class CVAE(Estimator):
         `validation` (samples, table) is for the log and early stopping, `out` a run folder.
         """
         self._check_settings()
-        _whole("epochs", self.epochs, 0)
+        whole("epochs", self.epochs, 0)
         rows_table, data = Table(table), self._training_samples(samples)
         same_length(data, rows_table)
         self.shape_ = data.shape
+        self.views_: list[str] | None = None
         if self.period is None:
             self.views_ = [str(level) for level in rows_table.levels(self.view)]
         rows = condition_rows(self._conditions(rows_table))
-        self.model_ = self._build_autoencoder(data.shape)
+        model = self._build(data.shape)
         rates = {"encoder": self.lr, "decoder": self.lr}
         phases = [Phase("cvae", Conditional, self.epochs, rates, average=self.average)]
         folder = None if out is None else RunFolder(out)
-        check = None if validation is None else self._validator(self.model_, *validation)
-        self._train(self.model_, phases, data, rows, folder, check, progress, checkpoint_seconds)
-        if folder is not None:
-            self.save(folder.path)
+        check = None if validation is None else self._validator(model.autoencoder, *validation)
+        self._train(model, phases, data, rows, folder, check, progress, checkpoint_seconds)
+        self.model_ = model
+        self._keep(folder)
         return self
 
     def _validator(self, model: Autoencoder, samples: Any, table: Any) -> Validate:
@@ -109,17 +97,17 @@ class CVAE(Estimator):
     def _conditions(self, table: Table) -> np.ndarray:
         return view_conditions(table, self.view, self.period, self.views_)
 
-    def _build_autoencoder(self, shape: tuple[int, ...]) -> Autoencoder:
+    def _build(self, shape: tuple[int, ...]) -> GPPriorVAE:
         n_conditions = 2 if self.period is not None else len(self.views_ or [])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             networks = conditional_networks(self.network, shape, self.latent_dim, n_conditions, self.width)
-        likelihood = make_likelihood(self._likelihood_config())
-        return Autoencoder(*networks, likelihood).to(self._torch_device())
+        autoencoder = Autoencoder(*networks, self._make_likelihood()).to(self._torch_device())
+        return GPPriorVAE(autoencoder, LatentPrior([(None, self.latent_dim)]).to(self._gp_device()))
 
     @property
-    def _autoencoder(self) -> Autoencoder:
-        if self.model_ is None:
+    def _fitted_model(self) -> GPPriorVAE:
+        if not hasattr(self, "model_"):
             raise NotFittedError("this CVAE is not fitted yet; call fit() or load() first")
         return self.model_
 
@@ -142,34 +130,27 @@ class CVAE(Estimator):
         conditions = torch.from_numpy(self._conditions(Table(table))).to(latents)
         return autoencoder.likelihood.mean(decode_given(autoencoder, latents, conditions)).cpu().numpy()
 
-    def settings(self) -> dict[str, Any]:
-        names = (
-            "view", "period", "latent_dim", "network", "width", "pixel_var", "epochs", "lr", "average", "batch_size",
-            "seed",
-        )  # fmt: skip
-        stopping = {"patience": self.patience, "validate_every": self.validate_every}
-        given = {name: value for name, value in stopping.items() if value is not None}
-        return {name: getattr(self, name) for name in names} | given
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path`."""
         meta = {
             "kind": "cvae",
-            "settings": self.settings(),
+            "given": settings_of(self),
+            "trained": self.resolved_,
             "shape": list(self.shape_),
             "views": self.views_,
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,
         }
-        save_model(path, with_prefix("model", self._autoencoder.state_dict()), meta)
+        save_model(path, with_prefix("model", self._fitted_model.state_dict()), meta)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, device: str | None = None) -> CVAE:
         """A saved model."""
         tensors, meta = load_model(path, "cvae")
-        self = cls(**meta["settings"], device=device)
+        self = cls(**arguments(meta["given"]), device=device)
         self.shape_, self.views_ = tuple(meta["shape"]), meta["views"]
-        model = self._build_autoencoder(self.shape_)
+        model = self._build(self.shape_)
         load_weights(model, under("model", tensors), path)
         self.model_, self.history_, self.fit_seconds_ = model, meta["history"], meta["fit_seconds"]
+        self.resolved_ = meta["trained"]
         return self

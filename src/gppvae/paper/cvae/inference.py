@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Iterator
 
-from gppvae.data.batches import Batch, Epoch
-from gppvae.inference.base import reparametrise
+import torch
+
+from gppvae.data.batches import Epoch
+from gppvae.inference.base import LossTerms, draw, neg_entropy, standard_normal_nll
 from gppvae.inference.independent import Independent
 from gppvae.models.vae import Autoencoder
 from gppvae.paper.cvae.model import conditions_of, decode_given, encode_given
@@ -20,11 +21,21 @@ class Conditional(Independent):
 
     name = "cvae"
 
-    def _through(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        autoencoder, condition = self._autoencoder[0], conditions_of(batch.rows, batch.y)
-        mean, var = encode_given(autoencoder, batch.y, condition)
-        out = decode_given(autoencoder, reparametrise(mean, var, batch), condition)
-        return mean, var, autoencoder.likelihood.nll(batch.y, out, batch.mask).sum()
+    def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
+        autoencoder = self.model.autoencoder
+        for batch in epoch:
+            condition = conditions_of(batch.rows, batch.y)
+            mean, var = encode_given(autoencoder, batch.y, condition)
+            out = decode_given(autoencoder, draw(mean, var, batch), condition)
+            terms = LossTerms(
+                recon_nll=autoencoder.likelihood.nll(batch.y, out, batch.mask).sum(),
+                gp_nll=standard_normal_nll(mean, var),
+                neg_entropy=neg_entropy(var),
+                penalty=mean.new_zeros(()),
+                n=batch.total,
+            )
+            terms.backward()
+            yield terms
 
 
 @torch.no_grad()

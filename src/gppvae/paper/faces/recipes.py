@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gppvae.inference.phase import Phase
 from gppvae.paper.comparison.setup import Setup
-from gppvae.training.phases import Phase
 
 LATENT_DIM, OBJECT_DIM = 256, 64
 KERNEL = f"Learned(object, {OBJECT_DIM}) * FreeForm(pose)"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gppvae.inference.phase import Phase
 from gppvae.paper.comparison.setup import Setup
-from gppvae.training.phases import Phase
 
 NETWORKS = ("paper", "wide")
 
