@@ -129,9 +129,8 @@ class Inference(nn.Module, abc.ABC):
     def weights(self, epoch: Epoch) -> LatentPosterior | None:
         """q(B) for predictions, None when the model has no GP; by default given what the encoder says of all rows."""
         prior, encode = self.model.prior, self.model.autoencoder.encode
-        return prior.posterior(
-            sum_rows(epoch, lambda batch: prior.statistics(batch.rows, *encode(batch.y, batch.mask)))
-        )
+        totals = sum_rows(epoch, lambda batch: prior.statistics(batch.rows, *encode(batch.y, batch.mask)))
+        return prior.posterior(totals)
 
 
 @torch.no_grad()

@@ -73,9 +73,9 @@ class Pull:
 def pull_back(prior: LatentPrior, totals: Sums, n_rows: int, world: World) -> tuple[Tensor, Tensor, Pull]:
     """GP term and kernel prior at `totals`, and the gradient of the term with respect to them.
 
-    Gradients of parameters that act on the sums as a whole (view tables, the kernel prior) go to `.grad` here; all others
-    follow batch by batch. Each of several processes takes its share of the two terms, so that they count once, and
-    the whole gradient with respect to the sums.
+    Gradients of parameters that act on the sums as a whole (factors of a split column, the kernel prior) go to `.grad`
+    here; all others follow batch by batch. Each of several processes takes its share of the two terms, so that they
+    count once, and the whole gradient with respect to the sums.
 
     Returns:
         The two terms (this process's share), and the gradient.
