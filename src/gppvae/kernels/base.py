@@ -1,75 +1,74 @@
 """Kernels as feature maps: the interface, and what +, * and a number in front do to it.
 
-Every kernel here is k(a, b) = v(a)'v(b) + residual, with v of finite rank. A sum joins the columns of v, a
-product is the row-wise outer product, so any expression of leaves is a sum of terms, each a product of
-leaves times positive scales. All algebra is written once, over those terms.
+Every kernel is k(a, b) = v(a)'v(b) + residual with v of finite rank H. Features of a sum are joined columns, features
+of a product are row-wise outer products. So any expression multiplies out into a sum of terms, each a product of
+leaves times positive scales, and all algebra is written once, over terms.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gppvae.data.table import Column, Rows, Table
-from gppvae.kernels.features import SMALL_PRODUCT, Features, rowwise_outer
+from gppvae.kernels.arguments import read_arguments, shown, write_call
 
 MAX_DENSE_ROWS = 4096
-PULLED_TABLES = 8  # small products that gradients of tables take as long as
+MAX_PARTS = 100  # leaves and scales in one expression; also keeps recursion over the expression shallow
+MAX_TERMS = 256  # products of leaves after multiplying out
+AMPLITUDES = (1e-12, 1e12)  # beyond these, sums of squared features lose all digits of float64
 
 
 @dataclass(frozen=True)
 class Term:
-    """One product of leaves, with the scales in front of it."""
+    """One product of leaves with its scales, s_1 ... s_j k_1 ... k_i."""
 
     scales: tuple[Scale, ...]
     leaves: tuple[Leaf, ...]
 
     def amplitude(self) -> Tensor | float:
-        """Product of the scales, the factor in front of the product of the leaves' covariances."""
+        """Product of the scales: the variance in front of the product of the leaves."""
         return math.prod((scale.value for scale in self.scales), start=1.0)
 
     @property
     def rank(self) -> int:
+        """Number of features, the product of the leaves' ranks."""
         return math.prod(leaf.rank for leaf in self.leaves)
 
 
-class Kernel(nn.Module):
+class Kernel(nn.Module, ABC):
     """A covariance function over named columns of a table.
 
-    Life of a kernel: write it, `bind` it to the training table (levels and anchors are fixed there), turn
-    tables into `Rows` with `code`, then ask for features, gram or residual as often as you like.
+    Life of a kernel: write it; `bind` it to the training table, which fixes levels and inducing points; turn tables
+    into `Rows` with `code`; then ask for features, diag, residual or gram as often as you like.
     """
 
+    n_parts: int = 1  # leaves and scales in the expression
+    n_terms: int = 1  # what len(terms()) will be, known without multiplying out
+
+    @abstractmethod
     def terms(self) -> list[Term]:
         """The kernel multiplied out into a sum of products of leaves."""
-        return self._terms
 
-    @functools.cached_property
-    def _terms(self) -> list[Term]:
-        return self._expand()
-
-    def _expand(self) -> list[Term]:
-        raise NotImplementedError
-
+    @abstractmethod
     def text(self) -> str:
         """The expression that `parse_kernel` reads back."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return self.text()
 
     def leaves(self) -> list[Leaf]:
         """All leaves, each once."""
-        return self._leaves
-
-    @functools.cached_property
-    def _leaves(self) -> list[Leaf]:
         return list(dict.fromkeys(leaf for term in self.terms() for leaf in term.leaves))
 
     def columns(self) -> list[str]:
@@ -77,7 +76,7 @@ class Kernel(nn.Module):
         return list(dict.fromkeys(name for leaf in self.leaves() for name in leaf.columns_read))
 
     def bind(self, table: Table, generator: torch.Generator | None = None) -> None:
-        """Fix levels and anchors from the training table and create the parameters that depend on them."""
+        """Fix levels and inducing points from the training table; create the parameters that depend on them."""
         readers: dict[str, Leaf] = {}
         for leaf in self.leaves():
             other = readers.setdefault(leaf.key, leaf)
@@ -87,6 +86,7 @@ class Kernel(nn.Module):
                     "rename one of them"
                 )
             leaf.bind_leaf(table, generator)
+            leaf.check_features(table)
 
     def code(self, table: Table) -> Rows:
         """Turn a table into coded rows; unknown ids and non-numeric values are errors that name them."""
@@ -94,8 +94,13 @@ class Kernel(nn.Module):
         for leaf in self.leaves():
             if leaf.key not in columns:
                 columns[leaf.key] = leaf.code_leaf(table)
-        device = next((p.device for p in self.parameters()), torch.device("cpu"))
-        return Rows(columns, len(table)).to(device)
+        return Rows(columns, len(table)).to(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where parameters and buffers live."""
+        tensors = itertools.chain(self.parameters(), self.buffers())
+        return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
     @property
     def rank(self) -> int:
@@ -104,232 +109,202 @@ class Kernel(nn.Module):
 
     @property
     def carries_training_variance(self) -> bool:
-        """Whether features of training rows carry the whole prior variance, so that no residual is left."""
+        """Whether the features of training rows carry the whole prior variance, so that no residual is left."""
         return all(leaf.complete for leaf in self.leaves())
 
-    def features(self, rows: Rows, split: str | None = None) -> Features:
-        """Features of rows; `split` names the coded column whose factors are kept apart as tables.
-
-        Cost O(N H) when densified, O(N M) as returned.
-        """
-        xs = []
+    def features(self, rows: Rows) -> Tensor:
+        """V, (N, H), with V V' equal to the covariance but for the residual. Cost O(N H)."""
+        factors = {leaf: leaf.row_factor(rows) for leaf in self.leaves()}
+        blocks = []
         for term in self.terms():
-            parts = [leaf.row_factor(rows) for leaf in term.leaves if leaf.key != split]
-            if split is None and term.scales:
-                parts[0] = parts[0] * term.amplitude() ** 0.5
-            xs.append(functools.reduce(rowwise_outer, parts or [_ones(len(rows), rows)]))
-        if split is None:
-            group, tables = torch.zeros(len(rows), dtype=torch.int64, device=rows.device), []
-        else:
-            group, tables = rows.columns[split].index, self.tables(rows, split)
-        return Features(xs[0] if len(xs) == 1 else torch.cat(xs, dim=1), group, tables, [x.shape[1] for x in xs])
-
-    def tables(self, rows: Rows, split: str) -> list[Tensor]:
-        """Per term the features of the distinct values of the column that is kept apart, with the scales."""
-        tables = []
-        for term in self.terms():
-            apart = [leaf.table_factor(rows) for leaf in term.leaves if leaf.key == split]
-            table = functools.reduce(rowwise_outer, apart or [_ones(len(rows.columns[split].values), rows)])
-            tables.append(table * term.amplitude() ** 0.5 if term.scales else table)
-        return tables
-
-    def widths(self, split: str) -> list[int]:
-        """Per term the number of features that do not come from the column that is kept apart."""
-        return [math.prod(leaf.rank for leaf in term.leaves if leaf.key != split) for term in self.terms()]
-
-    @contextlib.contextmanager
-    def held(self, slow_only: bool = False) -> Iterator[None]:
-        """Nothing that the kernel reads changes inside, so features of distinct values are made once.
-
-        Gradients that reach them wait, and go on to the parameters together at the end.
-
-        Args:
-            slow_only: leave out leaves that only look features up; rows need few of them.
-        """
-        held = [leaf for leaf in self.leaves() if leaf.slow or not slow_only]
-        for leaf in held:
-            leaf.holds = True
-        try:
-            yield
-            for leaf in held:
-                leaf.pass_on()
-        finally:
-            for leaf in held:
-                leaf.holds, leaf.kept = False, None
-
-    def best_split(self, rows: Rows, rows_at_once: int | None = None, sums_between: int | None = None) -> str | None:
-        """The coded column that makes the Gram matrix cheapest, or None when splitting does not pay.
-
-        Cost of the Gram matrix of N rows: N H^2 dense; when a column of Q levels is split off N M^2, and Q H^2 each
-        time that the sums are widened. It also means Q small products per sum, or one that is Q times as large, and
-        some more where every sum has gradients of tables.
-
-        Args:
-            rows: all of them.  rows_at_once: how many are summed at a time; all when None.
-            sums_between: how many such sums later they are widened again, and the prior steps after each; None when
-                it steps once, after all of them.
-        """
-        n, best, best_cost = len(rows), None, float(len(rows)) * self.rank**2
-        sums = -(-n // (rows_at_once or n))
-        widened = sums / (sums_between or sums)
-        stepping = sums * PULLED_TABLES * SMALL_PRODUCT if sums_between else 0.0
-        for key, column in rows.columns.items():
-            q = column.values.shape[0]
-            m = sum(self.widths(key))
-            products = sums * min(SMALL_PRODUCT, n / sums * m**2)
-            cost = float(n) * m**2 + q * (widened * self.rank**2 + products) + stepping
-            if cost < best_cost and q * m**2 <= 2**26:
-                best, best_cost = key, cost
-        return best
+            block = functools.reduce(rowwise_outer, (factors[leaf] for leaf in term.leaves))
+            blocks.append(block * term.amplitude() ** 0.5 if term.scales else block)
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)
 
     def diag(self, rows: Rows) -> Tensor:
         """k(a_n, a_n), (N,)."""
-        return self._sum_over_terms(lambda leaf: leaf.row_variance(rows))
+        return self._sum_over_terms({leaf: leaf.row_variance(rows) for leaf in self.leaves()})
 
     def residual(self, rows: Rows) -> Tensor:
-        """Prior variance that the features do not carry, (N,) and never negative."""
-        carried = self._sum_over_terms(lambda leaf: leaf.row_factor(rows).square().sum(1))
-        return (self.diag(rows) - carried).clamp_min(0.0)
+        """k(a_n, a_n) - |v(a_n)|^2: prior variance that the features do not carry, (N,), never negative."""
+        carried = {leaf: leaf.row_factor(rows).square().sum(1) for leaf in self.leaves()}
+        return (self.diag(rows) - self._sum_over_terms(carried)).clamp_min(0.0)
 
     def gram(self, a: Rows, b: Rows) -> Tensor:
         """Dense covariance, (N_a, N_b), for tests and small tables only."""
         if max(len(a), len(b)) > MAX_DENSE_ROWS:
             raise ValueError(f"expected at most {MAX_DENSE_ROWS} rows, got {max(len(a), len(b))}; use features()")
-        parts = []
-        for term in self.terms():
-            coded = [(leaf, a.columns[leaf.key], b.columns[leaf.key]) for leaf in term.leaves]
-            blocks = [leaf.covariance(ca.values, cb.values)[ca.index][:, cb.index] for leaf, ca, cb in coded]
-            parts.append(functools.reduce(torch.mul, blocks) * term.amplitude())
-        return functools.reduce(torch.add, parts)
+        blocks = {}
+        for leaf in self.leaves():
+            left, right = a.columns[leaf.key], b.columns[leaf.key]
+            blocks[leaf] = leaf.covariance(left.values, right.values)[left.index][:, right.index]
+        return self._sum_over_terms(blocks)
 
     def neg_log_prior(self) -> Tensor:
-        """Minus log prior of the kernel's own parameters, up to a constant: N(0, I) for learned features."""
+        """Minus log prior of the kernel's own parameters, up to a constant: N(0, I) for learned vectors."""
         parts = [part for leaf in self.leaves() if (part := leaf.neg_log_prior_leaf()) is not None]
         return functools.reduce(torch.add, parts) if parts else torch.zeros((), dtype=torch.float64)
 
-    def _sum_over_terms(self, of_leaf: Callable[[Leaf], Tensor]) -> Tensor:
+    def _sum_over_terms(self, of_leaf: Mapping[Leaf, Tensor]) -> Tensor:
+        """sum over terms of amplitude times the product over the term's leaves, elementwise."""
         parts = [
-            functools.reduce(torch.mul, (of_leaf(leaf) for leaf in term.leaves)) * term.amplitude()
+            functools.reduce(torch.mul, (of_leaf[leaf] for leaf in term.leaves)) * term.amplitude()
             for term in self.terms()
         ]
         return functools.reduce(torch.add, parts)
+
+    def _set_size(self, n_parts: int, n_terms: int) -> None:
+        if n_parts > MAX_PARTS:
+            raise ValueError(
+                f"a kernel may have at most {MAX_PARTS} parts (kernels and numbers in front), got {n_parts}; "
+                "leave some out or read several columns with one kernel"
+            )
+        if n_terms > MAX_TERMS:
+            raise ValueError(
+                f"a kernel may have at most {MAX_TERMS} terms after multiplying out, got {n_terms}; "
+                "multiply fewer sums with each other"
+            )
+        self.n_parts, self.n_terms = n_parts, n_terms
 
     def __add__(self, other: Kernel) -> Kernel:
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: Kernel | float) -> Kernel:
-        if isinstance(other, Kernel):
-            return Product(self, other)
-        return Scale(self, float(other)) if isinstance(other, (int, float)) else NotImplemented
+        return Product(self, other) if isinstance(other, Kernel) else self.__rmul__(other)
 
-    def __rmul__(self, other: float) -> Kernel:
-        return Scale(self, float(other)) if isinstance(other, (int, float)) else NotImplemented
+    def __rmul__(self, other: Any) -> Kernel:
+        number = isinstance(other, Real) and not isinstance(other, bool)
+        return Scale(self, other) if number else NotImplemented
 
 
 class Leaf(Kernel):
-    """A kernel that reads columns itself. `values` are the distinct coded values of those columns."""
+    """A kernel that reads columns itself.
+
+    Everything is computed at the distinct values of those columns, `values`: (D, d) numbers or (D,) codes of ids. A
+    kernel of your own derives from NumericLeaf, InducingLeaf or IdLeaf (docs/extending/kernel.md).
+
+    Attributes:
+        columns_read: names of the columns.
+        complete: whether the features of training rows carry the whole variance.
+        arguments: what the constructor was given, by name.
+    """
 
     columns_read: tuple[str, ...] = ()
     complete: bool = True
-    slow: bool = False  # whether features of distinct values cost more than looking them up
-    holds: bool = False  # inside Kernel.held()
-    kept: tuple[Tensor, Tensor, Tensor] | None = None  # values, their features, and what stands for these
+    arguments: dict[str, Any]
 
-    def _expand(self) -> list[Term]:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Leaf:
+        # Here and not in __init__, so that a class of the user's own is checked and remembered without asking for it.
+        leaf: Leaf = super().__new__(cls)
+        leaf.__dict__["arguments"] = read_arguments(cls, args, kwargs)
+        return leaf
+
+    def terms(self) -> list[Term]:
         return [Term((), (self,))]
 
+    def text(self) -> str:
+        return write_call(type(self), self.arguments)
+
     @property
+    @abstractmethod
+    def rank(self) -> int:
+        """R, the number of features of this leaf."""
+
+    @property
+    @abstractmethod
     def key(self) -> str:
-        """Name of the coded column this leaf looks up in `Rows`."""
-        raise NotImplementedError
+        """Name of the coded column this leaf looks up in `Rows`; leaves that read the same values share it."""
 
+    @abstractmethod
     def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
-        raise NotImplementedError
+        """Fix what depends on the training table."""
 
+    @abstractmethod
     def code_leaf(self, table: Table) -> Column:
-        raise NotImplementedError
+        """The distinct values of the columns, and which of them each row holds."""
 
+    @abstractmethod
     def factor(self, values: Tensor) -> Tensor:
-        """Features of distinct values, (D, R)."""
-        raise NotImplementedError
+        """v at distinct values, (D, R)."""
 
     def variance(self, values: Tensor) -> Tensor:
-        """Prior variance at distinct values, (D,); the squared features where they carry it all."""
+        """k(a, a) at distinct values, (D,); by default all of it is in the features."""
         return self.factor(values).square().sum(1)
 
     def covariance(self, a: Tensor, b: Tensor) -> Tensor:
-        """Dense covariance of distinct values, (D_a, D_b)."""
+        """k at distinct values, (D_a, D_b)."""
         return self.factor(a) @ self.factor(b).T
 
+    def row_factor(self, rows: Rows) -> Tensor:
+        """v at rows, (N, R)."""
+        return self._at_rows(self.factor, rows)
+
+    def table_factor(self, rows: Rows) -> Tensor:
+        """v at all distinct values of the coded column, (D, R)."""
+        return self.factor(rows.columns[self.key].values)
+
+    def row_variance(self, rows: Rows) -> Tensor:
+        """k(a_n, a_n), (N,)."""
+        return self._at_rows(self.variance, rows)
+
+    def _at_rows(self, of_values: Any, rows: Rows) -> Tensor:
+        column = rows.columns[self.key]
+        if column.values.shape[0] <= column.index.shape[0]:
+            return of_values(column.values).index_select(0, column.index)
+        return of_values(column.values[column.index])  # a short slice of a column with many values
+
     def neg_log_prior_leaf(self) -> Tensor | None:
-        """Of this leaf's own parameters; None when they have no prior."""
+        """Minus log prior of this leaf's own parameters; None when they have none."""
         return None
 
     def extra_state(self) -> dict[str, object]:
-        """What `bind` fixed and the parameters do not hold (levels), as JSON values."""
+        """What `bind` fixed and no parameter or buffer holds (levels, for example), as JSON values."""
         return {}
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
-        """Create the parameters as `bind` did, from saved levels and the shapes of saved tensors."""
-        raise NotImplementedError
+        """Undo the difference between a new leaf and the bound one that was saved, so that load_state_dict fits.
 
-    def row_factor(self, rows: Rows) -> Tensor:
-        """Features of rows, (N, R): on the distinct values when they are fewer than the rows, or known already."""
-        column = rows.columns[self.key]
-        known = self.kept is not None and self.kept[0] is column.values
-        if known or column.values.shape[0] <= column.index.shape[0]:
-            return self._factor_once(column.values).index_select(0, column.index)
-        return self.factor(column.values[column.index])
+        Every parameter or buffer gets the shape it was saved with.
 
-    def table_factor(self, rows: Rows) -> Tensor:
-        """Features of the distinct values, (D, R)."""
-        return self._factor_once(rows.columns[self.key].values)
+        Args:
+            extra: what `extra_state` gave.  tensors: the saved state of this leaf.
+        """
+        modules = dict(self.named_modules())
+        for name, saved in tensors.items():
+            path, _, own = name.rpartition(".")
+            owner = modules.get(path)
+            if owner is None or (own not in owner._parameters and own not in owner._buffers):
+                raise ValueError(
+                    f"{type(self).__name__} must have the saved tensor {name!r}, got none of that name; "
+                    "create parameters and buffers in __init__, with no rows if their size is not known yet"
+                )
+            now = getattr(owner, own)
+            if now is None or now.shape != saved.shape:
+                empty = torch.zeros_like(saved)
+                learns = now is None or now.requires_grad
+                setattr(owner, own, nn.Parameter(empty, learns) if own in owner._parameters else empty)
 
-    def _factor_once(self, values: Tensor) -> Tensor:
-        if not self.holds:
-            return self.factor(values)
-        if self.kept is None:
-            with torch.enable_grad():
-                made = self.factor(values)
-            self.kept = values, made, made.detach().requires_grad_(made.requires_grad)
-        known, _, stands = self.kept
-        return stands if known is values else self.factor(values)
-
-    def pass_on(self) -> None:
-        """Back-propagate what has reached the features that were kept."""
-        if self.kept is not None and self.kept[2].grad is not None:
-            self.kept[1].backward(self.kept[2].grad)
-
-    def row_variance(self, rows: Rows) -> Tensor:
-        column = rows.columns[self.key]
-        return self.variance(column.values)[column.index]
-
-
-class Constant(Leaf):
-    """k = 1 for every pair: a shared offset. Write `0.5 * Constant()` for another starting size."""
-
-    @property
-    def key(self) -> str:
-        return "(constant)"
-
-    @property
-    def rank(self) -> int:
-        return 1
-
-    def text(self) -> str:
-        return "Constant()"
-
-    def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
-        return None
-
-    def code_leaf(self, table: Table) -> Column:
-        return Column(torch.zeros(len(table), dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
-
-    def factor(self, values: Tensor) -> Tensor:
-        return torch.ones(values.shape[0], 1, dtype=torch.float64, device=values.device)
-
-    def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
-        return None
+    def check_features(self, table: Table) -> None:
+        """Say in one sentence when `factor` does not give what the algebra needs; matters for users' own classes."""
+        if len(table) == 0:
+            return
+        first = table.take(np.arange(min(len(table), 3)))
+        try:
+            with torch.no_grad():
+                v = self.row_factor(self.code(first))
+        except torch.linalg.LinAlgError as error:  # says itself what to do
+            raise ValueError(str(error)) from None
+        expected = (len(first), self.rank)
+        if tuple(v.shape) != expected or v.dtype != torch.float64:
+            raise ValueError(
+                f"{type(self).__name__}.factor must give float64 features of shape {expected} (values, rank), "
+                f"got {str(v.dtype).removeprefix('torch.')} of {tuple(v.shape)}; see docs/extending/kernel.md"
+            )
+        if not v.isfinite().all():
+            raise ValueError(
+                f"{self.text()} must have finite features, got NaN or infinity at the first rows of "
+                f"{', '.join(self.columns_read)}; rescale the column or choose another kernel"
+            )
 
 
 class Sum(Kernel):
@@ -337,9 +312,10 @@ class Sum(Kernel):
 
     def __init__(self, left: Kernel, right: Kernel) -> None:
         super().__init__()
+        self._set_size(left.n_parts + right.n_parts, left.n_terms + right.n_terms)
         self.left, self.right = left, right
 
-    def _expand(self) -> list[Term]:
+    def terms(self) -> list[Term]:
         return self.left.terms() + self.right.terms()
 
     def text(self) -> str:
@@ -351,39 +327,57 @@ class Product(Kernel):
 
     def __init__(self, left: Kernel, right: Kernel) -> None:
         super().__init__()
+        self._set_size(left.n_parts + right.n_parts, left.n_terms * right.n_terms)
         self.left, self.right = left, right
 
-    def _expand(self) -> list[Term]:
-        return [Term(a.scales + b.scales, a.leaves + b.leaves) for a in self.left.terms() for b in self.right.terms()]
+    def terms(self) -> list[Term]:
+        pairs = itertools.product(self.left.terms(), self.right.terms())
+        return [Term(a.scales + b.scales, a.leaves + b.leaves) for a, b in pairs]
 
     def text(self) -> str:
         return f"{_grouped(self.left, Sum)} * {_grouped(self.right, Sum, Product, Scale)}"
 
 
 class Scale(Kernel):
-    """A learned positive amplitude in front of a kernel, `2.0 * kernel`."""
+    """A learned positive amplitude s in front of a kernel, `2.0 * kernel`.
+
+        k = s k_inner
+
+    Args:
+        kernel: k_inner.
+        value: where s starts.
+    """
 
     def __init__(self, kernel: Kernel, value: float = 1.0) -> None:
         super().__init__()
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"the number in front of a kernel must be positive, got {value}; use for example 1.0")
+        self._set_size(kernel.n_parts + 1, kernel.n_terms)
+        low, high = AMPLITUDES
+        if not low <= value <= high:
+            raise ValueError(
+                f"the number in front of a kernel must be between {low:g} and {high:g}, got {shown(value)}; "
+                "use for example 1.0"
+            )
         self.kernel = kernel
-        self.initial = value
-        self.log_value = nn.Parameter(torch.tensor(value, dtype=torch.float64).log())
+        self.initial = float(value)
+        self.log_value = nn.Parameter(torch.tensor(self.initial, dtype=torch.float64).log())
 
     @property
     def value(self) -> Tensor:
+        """s, ()."""
         return self.log_value.exp()
 
-    def _expand(self) -> list[Term]:
+    def terms(self) -> list[Term]:
         return [Term((self, *term.scales), term.leaves) for term in self.kernel.terms()]
 
     def text(self) -> str:
         return f"{self.initial!r} * {_grouped(self.kernel, Sum, Product, Scale)}"
 
 
-def _ones(n: int, rows: Rows) -> Tensor:
-    return torch.ones(n, 1, dtype=torch.float64, device=rows.device)
+def rowwise_outer(left: Tensor, right: Tensor) -> Tensor:
+    """Row n is left_n (x) right_n: (N, A), (N, B) -> (N, A*B)."""
+    if right.shape[1] == 1:
+        return left * right
+    return (left.unsqueeze(2) * right.unsqueeze(1)).flatten(1)  # (N, A, 1) (N, 1, B) -> (N, A*B)
 
 
 def _grouped(kernel: Kernel, *kinds: type[Kernel]) -> str:

@@ -1,16 +1,15 @@
-"""Features of one-dimensional stationary kernels from their spectrum: fewer than anchors where the kernel is smooth.
+"""Features of one-dimensional stationary kernels from their spectrum: fewer than inducing points for smooth kernels.
 
-On [-B, B] around the data, with w_j = pi j / 2B and S the spectral density of k,
-    v_j(x) = sqrt(S(w_j) / B) sin(w_j (x + B)),   v(x)'v(y) -> k(x - y) away from the ends.
-Source: Solin and Sarkka 2020, "Hilbert space methods for reduced-rank Gaussian process regression". A periodic kernel
-is its Fourier series. What features miss, near the ends or above the last frequency, is residual variance like that
-of anchors (docs/math.md).
+A series stands for the kernel as v(x)'v(y) -> k(x - y) with more and more functions. What a truncated series misses,
+near the ends of its interval or above its last frequency, is residual variance, as with inducing points (docs/math.md).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 import scipy.special
 import scipy.stats
@@ -23,75 +22,122 @@ BEYOND = 16  # orders past the last one wanted, where the recurrence of Bessel f
 
 
 @dataclass(frozen=True)
-class Series:
-    """How many functions, and the interval centre - half_width ... centre + half_width on which they live."""
+class Series(ABC):
+    """A truncated series.
 
+    Attributes:
+        name: as in `basis=`.
+        n: number of functions.
+    """
+
+    name: ClassVar[str]
     n: int
+
+    @abstractmethod
+    def features(self, x: Tensor, lengthscale: Tensor) -> Tensor:
+        """v at values (D, 1), (D, n)."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What the functions are, in a few words."""
+
+    def to_json(self) -> dict[str, float | None]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Sines(Series):
+    """Hilbert-space basis of a kernel with spectral density S on [centre - B, centre + B], w_j = pi j / 2B.
+
+        v_j(x) = sqrt(S(w_j) / B) sin(w_j (x - centre + B)),   j = 1 ... n
+
+    Source: Solin and Sarkka 2020, "Hilbert space methods for reduced-rank Gaussian process regression".
+
+    Attributes:
+        centre, half_width: the interval, half_width is B.
+        nu: smoothness of a Matern kernel; None for the squared exponential.
+    """
+
+    name: ClassVar[str] = "hilbert"
     centre: float
     half_width: float
+    nu: float | None
 
-    def to_json(self) -> list[float]:
-        return list(astuple(self))
+    def features(self, x: Tensor, lengthscale: Tensor) -> Tensor:
+        B = self.half_width
+        w = torch.arange(1, self.n + 1, dtype=torch.float64, device=x.device) * (math.pi / (2.0 * B))  # (n,)
+        # All sines are zero at the ends. Clamping keeps them zero outside, where the residual takes their place.
+        shifted = (x - self.centre).clamp(-B, B) + B  # (D, 1)
+        return (w * shifted).sin() * (spectral_density(w, lengthscale, self.nu) / B).sqrt()  # (D, n)
 
-    @classmethod
-    def from_json(cls, values: list[float]) -> Series:
-        n, centre, half_width = values
-        return cls(int(n), centre, half_width)
+    def describe(self) -> str:
+        low, high = self.centre - self.half_width, self.centre + self.half_width
+        return f"{self.n} functions of a hilbert series on {low:.4g} to {high:.4g}"
 
 
-def plan_sines(low: float, high: float, shortest: float, longest: float, dof: float, reach: float) -> Series:
+@dataclass(frozen=True)
+class Fourier(Series):
+    """Fourier series of the periodic kernel exp((cos(2 pi d / p) - 1) / l), which is exp(-2 sin^2(pi d / p) / l).
+
+        v(x) = (c_0, ..., c_j cos(2 pi j x / p), c_j sin(2 pi j x / p), ...),   j = 1, 2, ...
+        c_0^2 = e^-a I_0(a),   c_j^2 = 2 e^-a I_j(a),   a = 1 / l
+
+    Attributes:
+        period: p.
+    """
+
+    name: ClassVar[str] = "fourier"
+    period: float
+
+    def features(self, x: Tensor, lengthscale: Tensor) -> Tensor:
+        n_orders = self.n // 2
+        c = order_variances(1.0 / lengthscale.reshape(()), n_orders).sqrt()  # (n_orders + 1,)
+        orders = torch.arange(1, n_orders + 1, dtype=torch.float64, device=x.device)
+        angle = x * (2.0 * math.pi / self.period) * orders  # (D, n_orders)
+        waves = torch.stack([c[1:] * angle.cos(), c[1:] * angle.sin()], dim=2).flatten(1)  # cosine, sine, cosine, ...
+        return torch.cat([c[:1].expand(len(x), 1), waves], dim=1)[:, : self.n]
+
+    def describe(self) -> str:
+        return f"{self.n} functions of a fourier series with period {self.period:.4g}"
+
+
+def plan_sines(low: float, high: float, shortest: float, longest: float, nu: float | None, reach: float) -> Sines:
     """The interval and the number of sines for data in [low, high] and a range of length scales.
 
-    The zero at each end acts as a negative mirror image of the data, which must be out of reach for the longest length
+    The zero at each end acts as a negative mirror image of the data, which must be out of reach of the longest length
     scale; the frequencies above the last one must hold little of the spectrum of the shortest.
 
     Args:
-        dof: of the spectrum, see `spectral_density`.  reach: where k falls to LOST, in length scales.
+        nu: as in `Sines`.  reach: distance at which k falls to LOST, in length scales.
     """
     half_width = 0.5 * (high - low) + 0.5 * reach * longest
-    highest = scipy.stats.t(dof).isf(0.5 * LOST) / shortest
-    return Series(math.ceil(highest * 2.0 * half_width / math.pi), 0.5 * (low + high), half_width)
+    highest = scipy.stats.t(_degrees_of_freedom(nu)).isf(0.5 * LOST) / shortest
+    return Sines(math.ceil(highest * 2.0 * half_width / math.pi), 0.5 * (low + high), half_width, nu)
 
 
-def sines(x: Tensor, series: Series, lengthscale: Tensor, dof: float) -> Tensor:
-    """Features of x (D, 1), (D, n); zero outside the interval, where residual variance takes their place."""
-    B = series.half_width
-    w = torch.arange(1, series.n + 1, dtype=torch.float64, device=x.device) * (math.pi / (2.0 * B))
-    shifted = (x - series.centre).clamp(-B, B) + B
-    return (w * shifted).sin() * (spectral_density(w, lengthscale, dof) / B).sqrt()
-
-
-def spectral_density(w: Tensor, lengthscale: Tensor, dof: float) -> Tensor:
-    """S(w) of a kernel with k(0) = 1: 2 pi times a probability density, by which w l is normal for the squared
-    exponential (dof = inf) and Student's t with 2 nu degrees of freedom for Matern nu."""
-    of_scaled = torch.distributions.Normal(0.0, 1.0) if math.isinf(dof) else torch.distributions.StudentT(dof)
-    lengthscale = lengthscale.reshape(())
-    return 2.0 * math.pi * lengthscale * of_scaled.log_prob(w * lengthscale).exp()
-
-
-def plan_fourier(period: float, shortest: float) -> Series:
-    """Orders of the Fourier series of exp((cos(2 pi d / period) - 1) / l) for the shortest l.
-
-    Variance of order j: 2 e^-a I_j(a), a = 1/l (half of it for j = 0).
-    """
+def plan_fourier(period: float, shortest: float, most: int) -> Fourier:
+    """The number of functions for all l from `shortest` on; at most one order more than `most` functions."""
     order, left = 0, 1.0 - float(scipy.special.ive(0, 1.0 / shortest))
-    while left > LOST:
+    while left > LOST and 2 * order + 1 <= most:  # a tiny l would need orders without end
         order += 1
         left -= 2.0 * float(scipy.special.ive(order, 1.0 / shortest))
-    return Series(2 * order + 1, 0.0, 0.5 * period)
+    return Fourier(2 * order + 1, period)
 
 
-def fourier(x: Tensor, series: Series, lengthscale: Tensor) -> Tensor:
-    """Features of x (D, 1), (D, n): 1, then cosine and sine of each order, times the root of the order's variance."""
-    n_orders = series.n // 2
-    root = _variances(1.0 / lengthscale.reshape(()), n_orders).sqrt()
-    angle = x * (math.pi / series.half_width) * torch.arange(1, n_orders + 1, dtype=torch.float64, device=x.device)
-    waves = torch.stack([root[1:] * angle.cos(), root[1:] * angle.sin()], dim=2).flatten(1)
-    return torch.cat([root[:1].expand(len(x), 1), waves], dim=1)[:, : series.n]
+def spectral_density(w: Tensor, lengthscale: Tensor, nu: float | None) -> Tensor:
+    """S(w) of a kernel with k(0) = 1, 2 pi times a probability density.
+
+    Under that density w l is normal for the squared exponential and Student's t with 2 nu degrees of freedom for
+    Matern.
+    """
+    scaled: torch.distributions.Distribution
+    scaled = torch.distributions.Normal(0.0, 1.0) if nu is None else torch.distributions.StudentT(2.0 * nu)
+    lengthscale = lengthscale.reshape(())
+    return 2.0 * math.pi * lengthscale * scaled.log_prob(w * lengthscale).exp()
 
 
-def _variances(a: Tensor, n_orders: int) -> Tensor:
-    """e^-a I_0(a), and 2 e^-a I_j(a) for j = 1 ... n_orders.
+def order_variances(a: Tensor, n_orders: int) -> Tensor:
+    """c_j^2 of `Fourier`: e^-a I_0(a), and 2 e^-a I_j(a) for j = 1 ... n_orders, (n_orders + 1,).
 
     From ratios I_j / I_j-1 = 1 / (2j/a + I_j+1 / I_j), downwards, since upwards they lose all digits; they start from
     the bound of Amos (1974), which is close.
@@ -103,5 +149,9 @@ def _variances(a: Tensor, n_orders: int) -> Tensor:
         ratio = 1.0 / (2.0 * j / a + ratio)
         ratios.append(ratio)
     zeroth = torch.special.i0e(a).reshape(1)
-    higher = torch.stack(ratios[::-1]).cumprod(0)[:n_orders]
+    higher = torch.stack(ratios[::-1]).cumprod(0)[:n_orders]  # I_j / I_0
     return torch.cat([zeroth, 2.0 * zeroth * higher])
+
+
+def _degrees_of_freedom(nu: float | None) -> float:
+    return math.inf if nu is None else 2.0 * nu

@@ -1,28 +1,41 @@
-"""Kernels over ids and plain numbers: Learned, FreeForm, Categorical, Linear."""
+"""Kernels over the ids of one column: Learned, FreeForm, Categorical, and the base for one of your own."""
 
 from __future__ import annotations
 
 import contextlib
-import math
+from abc import abstractmethod
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.table import Column, Rows, Table, distinct_rows
+from gppvae.data.table import Column, Rows, Table
+from gppvae.kernels.arguments import check_range
 from gppvae.kernels.base import Kernel, Leaf
+
+MAX_DIM = 4096  # a learned vector longer than that needs matrices of H x H that fit no memory
 
 
 class IdLeaf(Leaf):
-    """A kernel over the ids of one column; its levels are those of the training table (and added ones)."""
+    """Base of kernels over ids: write `rank`, `create` and `factor`.
+
+    Ids are of any type that prints; 3, 3.0 and "3" are the same id. `factor` gets codes, (D,) int64, which index
+    `levels`.
+
+    Args:
+        column: the column that holds the ids.
+
+    Attributes:
+        levels: the distinct ids of the training table, sorted; ids added after training come last.
+        advice_for_new_ids: how the message about an unknown id ends.
+    """
+
+    advice_for_new_ids = "leave those rows out, or fit again with samples of them"
 
     def __init__(self, column: str) -> None:
         super().__init__()
-        self.columns_read = column_names(type(self).__name__, (column,))
+        self.columns_read = (column,)
         self.levels: list[str] = []
-
-    advice_for_new_ids = "leave those rows out, or fit again with samples of them"
 
     @property
     def column(self) -> str:
@@ -36,9 +49,9 @@ class IdLeaf(Leaf):
         self.levels = [str(level) for level in table.levels(self.column)]
         self.create(generator)
 
+    @abstractmethod
     def create(self, generator: torch.Generator | None) -> None:
-        """Make the parameters for the current levels."""
-        raise NotImplementedError
+        """Make the parameters, one row per level."""
 
     def code_leaf(self, table: Table) -> Column:
         index, distinct = table.coded_ids(self.column)
@@ -57,9 +70,7 @@ class IdLeaf(Leaf):
         return Column(codes[torch.from_numpy(index)], values)
 
     def row_factor(self, rows: Rows) -> Tensor:
-        if self.holds:
-            return super().row_factor(rows)
-        return self.factor(rows.columns[self.key].index)  # codes are the values themselves
+        return self.factor(rows.columns[self.key].index)  # codes are the values themselves, nothing to look up
 
     def extra_state(self) -> dict[str, object]:
         return {"levels": self.levels}
@@ -68,44 +79,45 @@ class IdLeaf(Leaf):
         levels = extra["levels"]
         assert isinstance(levels, list)
         self.levels = [str(level) for level in levels]
-        self.create(None)
+        self.create(torch.Generator())  # for the shapes only, so the global random state stays as it is
+        super().restore(extra, tensors)
 
 
 class Learned(IdLeaf):
-    """One unobserved feature vector per id with a linear kernel, k(p, p') = x_p' x_p'.
+    """One learned vector per id with a linear kernel.
 
-    The vectors are point estimates under x_p ~ N(0, I); with `normalize` every row has length one, as in
-    the paper's own code, and the prior does not apply. Source: Casale et al. 2018, Sec. 3.1.
+        k(p, p') = x_p' x_p',   x_p ~ N(0, I_M)
+
+    The vectors are point estimates under their prior. With `normalize` they have length one, as in the paper's own
+    code, and the prior does not apply. Source: Casale et al. 2018, Sec. 3.1.
 
     Args:
-        column: ids, of any type that prints.
+        column: p, the ids.
         dim: M, length of the vectors.
-        normalize: scale rows to unit length.
+        normalize: divide x_p by |x_p|.
     """
 
     advice_for_new_ids = "give samples of new ids to add_objects() first"
 
     def __init__(self, column: str, dim: int = 8, normalize: bool = False) -> None:
         super().__init__(column)
-        if not isinstance(dim, (int, float)) or not math.isfinite(dim) or int(dim) != dim or dim < 1:
-            raise ValueError(f"Learned({column!r}) needs dim of at least 1, got {dim}; use for example 8")
+        check_range("Learned", "dim", dim, 1, MAX_DIM, 8)
         self.dim, self.normalize = int(dim), bool(normalize)
         self.x: nn.Parameter = nn.Parameter(torch.zeros(0, self.dim, dtype=torch.float64))
+        # Roots of the posterior covariances of vectors added after training, (P_new, M, J).
         self.added_root: Tensor
         self.register_buffer("added_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
-        self._instead: Tensor | None = None
+        self._instead: Tensor | None = None  # what `using` puts in the place of x
 
     @property
     def rank(self) -> int:
         return self.dim
 
-    def text(self) -> str:
-        return f"Learned({self.column!r}, {self.dim}{', normalize=True' if self.normalize else ''})"
-
     def create(self, generator: torch.Generator | None) -> None:
         x = 0.3 * torch.randn(len(self.levels), self.dim, generator=generator, dtype=torch.float64)
-        x[:, 0] = 1.0  # all ids start alike, so the view kernel is learned before objects part
+        x[:, 0] = 1.0  # ids start alike and part later, once the other factors have been learned
         self.x = nn.Parameter(x)
+        self.added_root = torch.zeros(0, self.dim, self.dim, dtype=torch.float64)
 
     def vectors(self) -> Tensor:
         """X, (P, M), in the order of `levels`; ids added after training come last."""
@@ -151,19 +163,20 @@ class Learned(IdLeaf):
         self.added_root = self.added_root[[n - first for n in kept if n >= first]]
         self.levels = [self.levels[n] for n in kept]
 
-    def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
-        super().restore(extra, tensors)
-        self.added_root = torch.zeros_like(tensors["added_root"])
-
     def neg_log_prior_leaf(self) -> Tensor | None:
         return None if self.normalize else 0.5 * self.x.square().sum()
 
 
 class FreeForm(IdLeaf):
-    """A full-rank covariance over the levels of one column, k(q, q') = (W W')_qq', W lower triangular.
+    """A full-rank covariance over the Q levels of one column.
 
-    For views whose relation is unknown (poses, conditions). It cannot predict a level never seen: use a
-    numeric kernel for that. Cost: Q (Q + 1) / 2 parameters. Source: Casale et al. 2018, Sec. 4.3.
+        k(q, q') = (W W')_qq',   W lower triangular with a positive diagonal
+
+    For views whose relation is unknown (poses, conditions). It says nothing about a level that was not in the training
+    table; a numeric kernel does. Cost: Q (Q + 1) / 2 parameters. Source: Casale et al. 2018, Sec. 4.3.
+
+    Args:
+        column: q, the ids.
     """
 
     def __init__(self, column: str) -> None:
@@ -174,11 +187,9 @@ class FreeForm(IdLeaf):
     def rank(self) -> int:
         return len(self.levels)
 
-    def text(self) -> str:
-        return f"FreeForm({self.column!r})"
-
     def create(self, generator: torch.Generator | None) -> None:
         q = len(self.levels)
+        # Start with variance 1 and correlation 1/2 between any two levels.
         start = 0.5 * torch.ones(q, q, dtype=torch.float64) + 0.5 * torch.eye(q, dtype=torch.float64)
         W = torch.linalg.cholesky(start)
         self.raw = nn.Parameter(W.tril(-1) + torch.diag_embed(W.diagonal().log()))
@@ -192,75 +203,23 @@ class FreeForm(IdLeaf):
 
 
 class Categorical(IdLeaf):
-    """k = 1 for equal ids and 0 otherwise: every level has an effect of its own, unrelated to the others."""
+    """Every id has an effect of its own, independent of the others.
+
+        k(p, p') = 1 if p = p' else 0
+
+    Args:
+        column: p, the ids.
+    """
 
     @property
     def rank(self) -> int:
         return len(self.levels)
-
-    def text(self) -> str:
-        return f"Categorical({self.column!r})"
 
     def create(self, generator: torch.Generator | None) -> None:
         return None
 
     def factor(self, values: Tensor) -> Tensor:
         return nn.functional.one_hot(values, len(self.levels)).to(torch.float64)
-
-
-class Linear(Leaf):
-    """k(a, b) = a'b / s^2 for numeric columns, s the root mean square in the training table.
-
-    Args:
-        columns: one or more numeric columns, together one vector per row.
-    """
-
-    def __init__(self, *columns: str) -> None:
-        super().__init__()
-        if not columns:
-            raise ValueError("Linear needs at least one column, got none; write for example Linear('age')")
-        self.columns_read = column_names("Linear", columns)
-        self.scale: Tensor
-        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
-
-    @property
-    def key(self) -> str:
-        return " x ".join(self.columns_read)
-
-    @property
-    def rank(self) -> int:
-        return len(self.columns_read)
-
-    def text(self) -> str:
-        return f"Linear({', '.join(map(repr, self.columns_read))})"
-
-    def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
-        values = table.numeric(self.columns_read)
-        rms = float(np.sqrt(np.mean(np.square(values)))) if values.size else 1.0
-        self.scale = torch.tensor(rms if rms > 0 else 1.0, dtype=torch.float64)
-
-    def code_leaf(self, table: Table) -> Column:
-        return code_numeric(table, self.columns_read)
-
-    def factor(self, values: Tensor) -> Tensor:
-        return values / self.scale
-
-    def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
-        return None
-
-
-def column_names(kernel: str, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns as given, each of them text."""
-    wrong = [column for column in columns if not isinstance(column, str)]
-    if wrong:
-        raise ValueError(f"{kernel} needs column names, got {wrong[0]!r}; write for example {kernel}('time')")
-    return columns
-
-
-def code_numeric(table: Table, columns: tuple[str, ...]) -> Column:
-    """Distinct values of numeric columns, (D, d), and which of them each row holds."""
-    distinct, index = distinct_rows(table.numeric(columns))
-    return Column(torch.from_numpy(index), torch.from_numpy(distinct))
 
 
 def learned_by_column(kernel: Kernel) -> dict[str, list[Learned]]:

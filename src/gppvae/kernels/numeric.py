@@ -1,0 +1,242 @@
+"""Kernels over numeric columns: Linear, Constant, and two bases for kernels of your own.
+
+NumericLeaf asks for features, InducingLeaf for a covariance function. The stationary kernels (stationary.py) are built
+on the second.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+
+import numpy as np
+import torch
+from scipy.cluster.vq import kmeans2
+from torch import Tensor
+
+from gppvae.data.table import Column, Table, distinct_rows
+from gppvae.kernels.arguments import check_range
+from gppvae.kernels.base import Leaf
+
+MAX_INDUCING = 4096
+MAX_CLUSTERED = 20_000  # values that k-means looks at
+N_SHOWN = 64  # training values kept for reports
+DIAGONAL_CHUNK = 256  # values whose covariance is formed at a time when only its diagonal is wanted
+SCALES = (1e-30, 1e30)  # length scales, periods and spreads whose squares float64 holds
+JITTERS = (1e-12, 1.0)
+
+
+class NumericLeaf(Leaf):
+    """Base of kernels given by their features: write `rank` and `factor(values)`.
+
+        k(a, b) = v(a)' v(b),   v(a) in R^R
+
+    `rank` is R, a class attribute or a property. `factor` gets (D, d) float64, one row per distinct value and one
+    column per name in `columns`, and gives v, (D, R).
+
+    Args:
+        columns: numeric columns; together they are one vector a per row.
+    """
+
+    def __init__(self, *columns: str) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if not columns:
+            raise ValueError(f"{name} needs at least one column, got none; write for example {name}('time')")
+        self.columns_read = columns
+
+    @property
+    def key(self) -> str:
+        return " x ".join(self.columns_read)
+
+    def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
+        return None
+
+    def code_leaf(self, table: Table) -> Column:
+        distinct, index = distinct_rows(table.numeric(self.columns_read))
+        return Column(torch.from_numpy(index), torch.from_numpy(distinct))
+
+    def spread(self, values: np.ndarray) -> np.ndarray:
+        """Standard deviation of each column, (d,), 1 where a column is constant."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.check_scale("spread", values.std(axis=0))
+
+    def check_scale(self, what: str, scale: np.ndarray) -> np.ndarray:
+        """`scale` of each column as it is measured in the training table, 1 where it is zero; extremes are refused."""
+        low, high = SCALES
+        for column, value in zip(self.columns_read, scale, strict=True):
+            if value != 0 and not low <= value <= high:
+                raise ValueError(
+                    f"{type(self).__name__} needs columns whose {what} is between {low:g} and {high:g}, "
+                    f"got {value:g} in column {column!r}; use another unit for it"
+                )
+        return np.where(scale == 0, 1.0, scale)
+
+
+class Constant(Leaf):
+    """The same value everywhere: an offset that all rows share.
+
+        k(a, b) = 1
+
+    Write `0.5 * Constant()` to start from another variance.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @property
+    def key(self) -> str:
+        return "(constant)"
+
+    @property
+    def rank(self) -> int:
+        return 1
+
+    def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
+        return None
+
+    def code_leaf(self, table: Table) -> Column:
+        return Column(torch.zeros(len(table), dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+
+    def factor(self, values: Tensor) -> Tensor:
+        return torch.ones(values.shape[0], 1, dtype=torch.float64, device=values.device)
+
+
+class Linear(NumericLeaf):
+    """Straight lines through the origin.
+
+        k(a, b) = a'b / s^2,   s the root mean square of the columns in the training table
+
+    Args:
+        columns: a, one or more numeric columns.
+    """
+
+    def __init__(self, *columns: str) -> None:
+        super().__init__(*columns)
+        self.scale: Tensor
+        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+
+    @property
+    def rank(self) -> int:
+        return len(self.columns_read)
+
+    def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
+        values = table.numeric(self.columns_read)
+        if not len(values):
+            return
+        with np.errstate(over="ignore"):
+            by_column = np.sqrt(np.square(values).mean(axis=0))
+        self.check_scale("root mean square", by_column)
+        rms = float(np.sqrt(np.square(by_column).mean()))
+        self.scale = torch.tensor(rms if rms > 0 else 1.0, dtype=torch.float64)
+
+    def factor(self, values: Tensor) -> Tensor:
+        return values / self.scale
+
+
+class InducingLeaf(NumericLeaf):
+    """Base of kernels given by their covariance function: write `covariance(a, b)`.
+
+    Features come from inducing points u, with K_uu + jitter I = L_u L_u':
+
+        v(w) = L_u^-1 k(u, w)
+
+    v'v equals k at the inducing points. Elsewhere v carries less than k(w, w), and the difference is the residual
+    (FITC). The inducing points are the distinct training values while these are few, k-means centres otherwise.
+    Source: Snelson and Ghahramani 2006; docs/math.md. Cost O(R^3 + D R^2).
+
+    `covariance` gets (A, d) and (B, d) float64 and gives k, (A, B). Write `variance(values)`, k(w, w), as well if you
+    know it in closed form.
+
+    Args:
+        columns: w, numeric columns; together they are one vector per row.
+        max_inducing: R, the largest number of inducing points.
+        jitter: what is added to the diagonal of K_uu; the variance it takes from the features is in the residual.
+
+    Attributes:
+        inducing: u, (R, d).
+        shown_values: some of the training values, in rising order, for reports, (S, d).
+    """
+
+    def __init__(self, *columns: str, max_inducing: int = 64, jitter: float = 1e-8) -> None:
+        super().__init__(*columns)
+        name = type(self).__name__
+        check_range(name, "max_inducing", max_inducing, 1, MAX_INDUCING, 64)
+        check_range(name, "jitter", jitter, *JITTERS, 1e-8)
+        self.max_inducing, self.jitter = int(max_inducing), float(jitter)
+        self.inducing: Tensor
+        self.shown_values: Tensor
+        self.register_buffer("inducing", torch.zeros(0, len(columns), dtype=torch.float64))
+        self.register_buffer("shown_values", torch.zeros(0, len(columns), dtype=torch.float64))
+
+    @abstractmethod
+    def covariance(self, a: Tensor, b: Tensor) -> Tensor:
+        """k at values, (A, d), (B, d) -> (A, B)."""
+
+    @property
+    def rank(self) -> int:
+        return self.inducing.shape[0]
+
+    def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
+        values = table.numeric(self.columns_read)
+        distinct, _ = distinct_rows(values)
+        self.choose_inducing(values, distinct)
+        picked = np.linspace(0, len(distinct) - 1, min(len(distinct), N_SHOWN)).astype(int)
+        self.shown_values = torch.from_numpy(distinct[picked])
+        self._check_covariance()
+
+    def choose_inducing(self, values: np.ndarray, distinct: np.ndarray) -> None:
+        """Set `inducing` and `complete` from the training values (N, d) and the distinct ones (D, d)."""
+        self.complete = len(distinct) <= self.max_inducing
+        self.inducing = torch.from_numpy(distinct if self.complete else self._centres(values, distinct))
+
+    def factor(self, values: Tensor) -> Tensor:
+        k_uu = self.covariance(self.inducing, self.inducing)  # (R, R)
+        # Distinct training values usually are the inducing points: one covariance then serves twice.
+        k_uw = k_uu if torch.equal(values, self.inducing) else self.covariance(self.inducing, values)  # (R, D)
+        eye = torch.eye(self.rank, dtype=k_uu.dtype, device=k_uu.device)
+        try:
+            L_u = torch.linalg.cholesky(k_uu + self.jitter * eye)
+        except torch.linalg.LinAlgError:
+            raise torch.linalg.LinAlgError(
+                f"the covariance of {self.text()} at its {self.rank} inducing points must be positive definite, "
+                f"got one that is not with jitter={self.jitter:g}; use a larger jitter or fewer inducing points"
+            ) from None
+        return torch.linalg.solve_triangular(L_u, k_uw, upper=False).T  # (D, R)
+
+    def variance(self, values: Tensor) -> Tensor:
+        # The diagonal of small blocks: a covariance function says no more, and D x D would not fit.
+        blocks = [self.covariance(part, part).diagonal() for part in values.split(DIAGONAL_CHUNK)]
+        return torch.cat(blocks)
+
+    def describe_features(self) -> str:
+        """How the features are made, in a few words."""
+        where = "its distinct values" if self.complete else "k-means centres"
+        return f"{self.rank} inducing points at {where}, jitter {self.jitter:g}"
+
+    def extra_state(self) -> dict[str, object]:
+        return {"complete": self.complete}
+
+    def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
+        super().restore(extra, tensors)
+        self.complete = bool(extra["complete"])
+
+    def _centres(self, values: np.ndarray, distinct: np.ndarray) -> np.ndarray:
+        spread = self.spread(values)  # so that every column counts, whatever its unit
+        step = max(1, len(distinct) // MAX_CLUSTERED)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an empty cluster only means one point fewer
+            centres, _ = kmeans2(distinct[::step] / spread, self.max_inducing, minit="++", seed=0)
+        return np.unique(centres * spread, axis=0)
+
+    def _check_covariance(self) -> None:
+        """Say in one sentence when `covariance` does not give a matrix that the algebra can use."""
+        a, b = self.shown_values[:3], self.shown_values[:2]
+        with torch.no_grad():
+            k = self.covariance(a, b)
+        if tuple(k.shape) != (len(a), len(b)) or k.dtype != torch.float64:
+            raise ValueError(
+                f"{type(self).__name__}.covariance must give a float64 matrix of shape {(len(a), len(b))} for values "
+                f"of shapes {tuple(a.shape)} and {tuple(b.shape)}, got {str(k.dtype).removeprefix('torch.')} of "
+                f"{tuple(k.shape)}; see docs/extending/kernel.md"
+            )
