@@ -124,7 +124,7 @@ def test_text_in_a_numeric_column_points_to_id_kernels() -> None:
         (lambda: RBF("t", lengthscale=1e-300), r"lengthscale between .*, got 1e-300"),
         (lambda: RBF("t", lengthscale=10**400), "lengthscale to be a finite number, got a number of about 400 digits"),
         (lambda: Periodic("t", 1e300), r"period between .*, got 1e\+300"),
-        (lambda: RBF("t\ud800"), r"columns to be text, got 't\\ud800'"),
+        (lambda: RBF("t\ud800"), r"columns to be valid text, got 't\\ud800'"),
         (lambda: 1e300 * RBF("t"), r"must be between 1e-12 and 1e\+12, got 1e\+300"),
         (lambda: 10**400 * RBF("t"), "got a number of about 400 digits"),
         (lambda: float("nan") * RBF("t"), "must be between .*, got nan"),
@@ -147,8 +147,8 @@ def test_wrong_arguments_are_explained(write, message: str) -> None:
         (lambda: RBF("t", lengthscale="long"), "lengthscale to be a finite number, got 'long'"),
         (lambda: RBF("t", lengthscale=True), "lengthscale to be a finite number, got True"),
         (lambda: Periodic("t", None), "period to be a finite number, got None"),
-        (lambda: RBF(3), r"RBF needs columns to be text, got 3; write for example RBF\('time'\)"),
-        (lambda: RBF("t", basis=3), "basis to be text, got 3; write for example basis='auto'"),
+        (lambda: RBF(3), r"RBF needs columns to be valid text, got 3; write for example RBF\('time'\)"),
+        (lambda: RBF("t", basis=3), "basis to be valid text, got 3; write for example basis='auto'"),
     ],
 )
 def test_arguments_of_the_wrong_type_are_explained(write, message: str) -> None:

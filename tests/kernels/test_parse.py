@@ -174,7 +174,7 @@ def test_learned_and_linear_read_their_columns_in_order() -> None:
         ("Learned(p, 8, true)", "normalize to be True or False, got 'true'"),
         ("Learned(p, 8, 1)", "normalize to be True or False, got 1"),
         ("Learned(p, True)", "dim to be a whole number, got True"),
-        ("Learned(column=true)", "column to be text, got True"),
+        ("Learned(column=true)", "column to be valid text, got True"),
         ("RBF(time, lengthscale=True)", "lengthscale to be a finite number, got True"),
         ("RBF(time, lengthscale='1.0')", "lengthscale to be a finite number, got '1.0'"),
         ("RBF(time, lengthscale=nan)", "lengthscale to be a finite number, got 'nan'"),
@@ -204,7 +204,7 @@ def test_learned_and_linear_read_their_columns_in_order() -> None:
         ("2 * " * 3000 + "RBF(time)", "must be an expression like"),
         ("RBF(\ud800)", r"got 'RBF\(\\ud800\)'"),
         ("RBF('\ud800')", "check brackets and quotes"),
-        ("RBF('\\ud800')", r"columns to be text, got '\\ud800'"),
+        ("RBF('\\ud800')", r"columns to be valid text, got '\\ud800'"),
         ("RBF(time)\0", "check brackets and quotes"),
         ("RBF(time, f'{x}')", "arguments are column names and numbers"),
         ("nan * RBF(time)", "use kernel names"),
@@ -273,7 +273,8 @@ WORDS = st.sampled_from(
         *KERNELS, "time", "'a b'", "lengthscale", "fixed", "dim", "normalize", "period", "nu", "basis", "max_inducing",
         "True", "false", "None", "nan", "hilbert", "auto", "1", "2.5", "-1", "1e999", "1e-300", "10000000000", "0x1F",
         "1j", "...", "b''", "f'{a}'", "lambda", "(", ")", "(", ")", ",", "=", "+", "*", "**", "-", "[", "]", ".", ":",
-        " ", "\n", "\t", "#", "\\", "'", '"', "\0", "\ud800", "é", "\U0001d411\U0001d401\U0001d405", "__class__", "await", "yield", ":=",
+        " ", "\n", "\t", "#", "\\", "'", '"', "\0", "\ud800", "é", "\U0001d411BF",
+        "__class__", "await", "yield", ":=",
     ]
 )  # fmt: skip
 
