@@ -203,7 +203,7 @@ def test_info_says_what_the_model_is(run: Path) -> None:
     answer = succeed("info", run).stdout
     model = GPPVAE.load(run)
     assert model.model_ is not None
-    scale = float(model.model_.kernel.leaves()[1].base.lengthscale.detach())  # type: ignore[attr-defined]
+    scale = float(model.kernel_.leaves()[1].base.lengthscale.detach())  # type: ignore[attr-defined]
     for word in ("Learned('spot', 3) * Periodic('angle', period=360.0)", "(1, 8, 8)", "5 ids (s0, s1, s2, s3, ...)"):
         assert word in answer
     assert f"length scale {scale:.4g}" in answer

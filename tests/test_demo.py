@@ -45,7 +45,7 @@ def test_nobody_saw_the_held_out_angle(tmp_path: Path) -> None:
     result = run(tmp_path / "demo")
     assert 90.0 not in set(result.digits.train.table["angle"])
     assert set(result.digits.test.table["angle"]) == {90.0}
-    anchors = result.model.model_.kernel.leaves()[1].anchors.flatten().tolist()  # type: ignore[union-attr,union-attr]
+    anchors = result.model.kernel_.leaves()[1].anchors.flatten().tolist()  # type: ignore[union-attr,union-attr]
     assert 90.0 not in anchors
 
 

@@ -124,7 +124,7 @@ def test_noise_widens_the_std_and_leaves_the_mean(fitted: GPPVAE) -> None:
 
 def dense_prior_variance(model: GPPVAE, table: pd.DataFrame) -> np.ndarray:
     """k(row, row) + alpha, written out for Learned * (stationary of unit variance)."""
-    leaf = model.model_.kernel.leaves()[0]  # type: ignore[union-attr]
+    leaf = model.kernel_.leaves()[0]  # type: ignore[union-attr]
     vectors = dict(zip(leaf.levels, leaf.vectors().detach().numpy(), strict=True))  # type: ignore[attr-defined]
     alpha = float(model.model_.log_alpha.detach().exp())  # type: ignore[union-attr]
     return np.array([vectors[str(name)] @ vectors[str(name)] + alpha for name in table["spot"]])

@@ -66,14 +66,14 @@ def views(n: int) -> tuple[np.ndarray, pd.DataFrame]:
 
 
 def state(model: GPPVAE) -> dict[str, Tensor]:
-    assert model.model_ is not None and model.weights_ is not None
-    tensors = {**model.model_.state_dict(), **{f"q.{k}": v for k, v in model.weights_.tensors().items()}}
+    assert model.model_ is not None and model.posterior_ is not None
+    tensors = {**model.model_.state_dict(), **{f"q.{k}": v for k, v in model.posterior_.tensors().items()}}
     return {name: value.clone() for name, value in tensors.items()}
 
 
 def leaves(model: GPPVAE) -> list[Learned]:
     assert model.model_ is not None
-    return learned_by_column(model.model_.kernel)["spot"]
+    return learned_by_column(model.kernel_)["spot"]
 
 
 def wanted(ids: list[str], angles: tuple[float, ...] = (30.0, 77.0, 210.0)) -> pd.DataFrame:
@@ -315,7 +315,7 @@ def test_bad_input_is_told_and_changes_nothing(model: GPPVAE, change: Any, messa
 def test_kernels_that_cannot_take_new_ids_say_so(kernel: str, message: str) -> None:
     model = fit(kernel, epochs=1)
     assert model.model_ is not None
-    found = learned_by_column(model.model_.kernel).get("spot", [])
+    found = learned_by_column(model.kernel_).get("spot", [])
     before = state(model), [leaf.levels for leaf in found]
     images, table = views(4)
     with pytest.raises(ValueError, match=message):

@@ -210,9 +210,9 @@ def test_far_from_the_data_the_prior_variance_returns(inference: str, kernel: st
     settings = SETTINGS | {"epochs": 5, "inference": inference, "warmup_epochs": 2, "gp_epochs": 5}
     model = GPPVAE(kernel, **settings).fit(images, table, progress=False)
     assert model.model_ is not None
-    (leaf,) = [leaf for leaf in model.model_.kernel.leaves() if isinstance(leaf, Learned)]
+    (leaf,) = [leaf for leaf in model.kernel_.leaves() if isinstance(leaf, Learned)]
     scale = [
-        float(p.detach().exp()) for name, p in model.model_.kernel.named_parameters() if name.endswith("log_value")
+        float(p.detach().exp()) for name, p in model.kernel_.named_parameters() if name.endswith("log_value")
     ]
     length = [float(x @ x) for x in leaf.x.detach().numpy()]
     alpha = float(model.model_.log_alpha.detach().exp())

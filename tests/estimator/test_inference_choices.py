@@ -32,8 +32,8 @@ def make(inference: str, **settings: Any) -> GPPVAE:
 
 
 def tensors(model: GPPVAE) -> dict[str, Tensor]:
-    assert model.model_ is not None and model.weights_ is not None
-    found = {**model.model_.state_dict(), **{f"q.{name}": value for name, value in model.weights_.tensors().items()}}
+    assert model.model_ is not None and model.posterior_ is not None
+    found = {**model.model_.state_dict(), **{f"q.{name}": value for name, value in model.posterior_.tensors().items()}}
     return {name: value.clone() for name, value in found.items()}
 
 

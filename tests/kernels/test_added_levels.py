@@ -5,14 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from gppvae.kernels.columns import drawn_vectors, learned_by_column
 
 from gppvae.data.table import Table
 from gppvae.kernels import FreeForm, Kernel, Learned, Periodic
-<<<<<<< HEAD
-=======
 from gppvae.kernels.ids import drawn_vectors, learned_by_column
->>>>>>> wt-kernels
 from gppvae.kernels.parse import parse_kernel
 
 TRAINING = Table({"person": list("abc") * 2, "place": list("uuvvww"), "pose": [0, 1] * 3, "angle": [0.0, 90.0] * 3})
