@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import gppvae.kernels.base
+import gppvae.prior.layout
 from gppvae import GPPVAE, RBF, VAE, Learned, Periodic, Phase
 from gppvae.estimator.base import NotFittedError
+from gppvae.estimator.settings import settings_of
 from tiny import KERNEL, SIZE, held_out, spots
 
 INFERENCES = ("exact", "minibatch", "posterior", "global")

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from gppvae.kernels.columns import Learned, learned_by_column
 from torch import Tensor
 
 from gppvae import GPPVAE
 from gppvae.estimator import new_objects
+from gppvae.kernels import Learned
+from gppvae.models.objects import learned_by_column
 from tiny import KERNEL, SIZE, spots
 
 SETTINGS: dict[str, Any] = {

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from gppvae.kernels.columns import Learned
 
 from gppvae import GPPVAE
 from gppvae.estimator.prediction import LEAST_STD, Calibration, Prediction, calibrate
+from gppvae.kernels import Learned
 from tiny import KERNEL, held_out, spots
 
 # -- the curve itself

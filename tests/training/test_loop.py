@@ -296,7 +296,7 @@ def test_the_finished_checkpoint_says_that_no_phase_is_left(tmp_path: Path) -> N
     tensors, meta = read_tensors(tmp_path / "checkpoint.safetensors")
     assert (meta["phase"], meta["epoch"], meta["metrics"]) == (2, 0, 2)
     assert trainer.weights is not None
-    assert torch.equal(under("carried", tensors)["mean"], trainer.weights.mean)
+    assert torch.equal(under("carried", tensors)["0.mean"], trainer.weights.parts[0].mean)
 
 
 # -- repeatability
@@ -401,5 +401,7 @@ def test_one_step_of_the_prior_for_three_batches_is_three_times_as_long() -> Non
     before = {name: p.detach().clone() for name, p in given[0].named_parameters()}
     train([Phase("p", "posterior", 1, dict.fromkeys(("encoder", "prior", "noise"), 1e-3))], given=given)
     moved = {name: (p.detach() - before[name]).abs().max().item() for name, p in given[0].named_parameters()}
-    np.testing.assert_allclose([moved["prior.members.0.log_alpha"], moved["prior.members.0.kernel.left.x"]], 3e-3, rtol=1e-4)
+    np.testing.assert_allclose(
+        [moved["prior.members.0.log_alpha"], moved["prior.members.0.kernel.left.x"]], 3e-3, rtol=1e-4
+    )
     np.testing.assert_allclose(moved["autoencoder.encoder.layers.0.weight"], 1e-3, rtol=1e-3)
