@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from gppvae.kernels.columns import learned_by_column
 from torch import Tensor, nn
 
 import oracles
@@ -13,7 +14,6 @@ from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
 from gppvae.inference.new_objects import ObjectFit
 from gppvae.kernels import FreeForm, Kernel, Learned, Linear, Matern, Periodic
-from gppvae.kernels.columns import learned_by_column
 from gppvae.likelihoods import Bernoulli, Gaussian, Likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder

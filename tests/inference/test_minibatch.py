@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from gppvae.prior.bound import Held
 from torch import Tensor
 
 import oracles
@@ -13,7 +14,6 @@ from gppvae.inference.base import sum_encoded
 from gppvae.inference.running import RunningStatistics
 from gppvae.kernels import RBF
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.bound import Held
 from gppvae.prior.posterior import SharedCovariance
 from gppvae.prior.statistics import Statistics
 from inference.setting import (

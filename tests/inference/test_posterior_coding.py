@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from gppvae.prior.pseudo import split_pseudo_sums
 from torch import Tensor
 
 import oracles
 from gppvae.data.table import Table
 from gppvae.inference import PosteriorCoding, posterior_coding
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.pseudo import split_pseudo_sums
 from inference.setting import (
     KERNELS,
     K,

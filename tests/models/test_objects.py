@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from gppvae.kernels.columns import drawn_vectors, learned_by_column
 
 from gppvae.data.table import Table
 from gppvae.kernels import FreeForm, Kernel, Learned, Linear, Periodic
-from gppvae.kernels.columns import drawn_vectors, learned_by_column
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import latents_by_vector, vector_variance

@@ -134,10 +134,7 @@ def test_every_split_has_the_dense_term_and_posterior(name: str, expected: bool,
         V = kernel.features(rows)
         new = kernel.features(kernel.code(Table(columns(7, seed=5))))
         K = (V @ V.T).numpy() + np.diag(data.noise)
-        if expected:
-            nll = oracles.expected_gp_nll(K, data.mean, data.var)
-        else:
-            nll = oracles.gp_nll(K, data.mean)
+        nll = oracles.expected_gp_nll(K, data.mean, data.var) if expected else oracles.gp_nll(K, data.mean)
         mean, cov = oracles.gp_posterior(K, (new @ V.T).numpy(), (new @ new.T).numpy(), data.mean)
         if expected:  # the mean moves with the latents by G dZ
             G = (new @ V.T).numpy() @ np.linalg.inv(K)
