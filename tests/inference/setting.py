@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gppvae.data.table import Rows, Table
 from gppvae.data.world import ALONE, World
-from gppvae.inference.base import LossTerms
+from gppvae.inference.base import Inference, LossTerms
 from gppvae.kernels import RBF, Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
@@ -17,6 +17,7 @@ from gppvae.models.vae import Autoencoder
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.layout import Layout
+from gppvae.training.phases import parameter_groups
 
 N, K, L = 21, 4, 2
 PIXEL_VAR = 0.3
@@ -154,6 +155,19 @@ def gradients(model: nn.Module, *others: nn.Module) -> dict[str, Tensor]:
                 found[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 parameter.grad = None
     return found
+
+
+def step(optimizer: torch.optim.Optimizer, terms: LossTerms, model: GPPriorVAE, inference: Inference) -> None:
+    """As the training loop does it: groups that wait keep their gradients and stay where they are."""
+    groups = parameter_groups(model, inference)
+    waiting = [parameter for name in terms.waiting for parameter in groups[name]]
+    held = [parameter.grad for parameter in waiting]
+    for parameter in waiting:
+        parameter.grad = None
+    optimizer.step()
+    optimizer.zero_grad()
+    for parameter, gradient in zip(waiting, held, strict=True):
+        parameter.grad = gradient
 
 
 def assert_same_gradients(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float = 1e-9) -> None:
