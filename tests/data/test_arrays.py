@@ -17,7 +17,9 @@ def images(dtype: type = np.float32, shape: tuple[int, ...] = (6, 5, 4)) -> np.n
     return (np.random.default_rng(0).random(shape) * 200).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.float16, np.float32, np.float64, bool, ">f8"])
+@pytest.mark.parametrize(
+    "dtype", [np.uint8, np.uint16, ">u2", np.int16, np.int64, np.float16, np.float32, np.float64, bool, ">f8"]
+)
 @pytest.mark.parametrize("held", [False, True], ids=["read", "held"])
 def test_every_number_type_comes_as_float32(dtype: type, held: bool) -> None:
     data = images().astype(dtype)
@@ -26,11 +28,15 @@ def test_every_number_type_comes_as_float32(dtype: type, held: bool) -> None:
         samples.keep_in_memory()
     y, mask = samples.read(INDEX)
     assert mask is None and y.dtype == torch.float32 and y.shape == (4, 1, 5, 4)
-    scale = 1 / 255 if dtype == np.uint8 else 1.0
+    scale = {"|u1": 1 / 255, "<u2": 1 / 65535, ">u2": 1 / 65535}.get(np.dtype(dtype).str, 1.0)
     np.testing.assert_allclose(y[:, 0].numpy(), data[INDEX.numpy()].astype(np.float64) * scale, rtol=1e-6)
 
 
-def test_bytes_are_scaled_only_as_images_and_unless_told() -> None:
+def test_integers_of_8_and_16_bits_are_scaled_only_as_images_and_unless_told() -> None:
+    assert Samples(images(np.uint16)).scale == 1 / 65535
+    assert Samples(images(np.uint16, (6, 5))).scale == 1.0
+    assert Samples(images(np.uint16), scale=1.0).scale == 1.0
+    assert Samples(images(np.int16)).scale == 1.0 and Samples(images(np.uint32)).scale == 1.0
     assert Samples(images(np.uint8)).scale == 1 / 255
     assert Samples(images(np.uint8, (6, 5))).scale == 1.0
     assert Samples(images(np.uint8), scale=0.5).scale == 0.5

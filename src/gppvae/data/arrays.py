@@ -26,7 +26,7 @@ class Samples:
             (N, height, width), (N, channels, height, width), (N, height, width, channels) or (N, values).
             Or image files: a list or column of paths, or ImageFiles.
         channels: "first" or "last", for arrays of four dimensions.
-        scale: factor on the values; by default 1/255 for uint8 images and 1 otherwise.
+        scale: factor on the values; by default 1/255 for uint8 images, 1/65535 for uint16 images and 1 otherwise.
         missing: "error" rejects NaN, "mask" treats it as not observed.
     """
 
@@ -51,8 +51,7 @@ class Samples:
         self.data, self.missing = data, missing
         self.channels_last = channels == "last" and len(data.shape) == 4
         self.shape = _sample_shape(tuple(data.shape), channels)
-        image_bytes = np.dtype(data.dtype) == np.uint8 and len(self.shape) == 3
-        self.scale = float(scale) if scale is not None else (1.0 / 255.0 if image_bytes else 1.0)
+        self.scale = float(scale) if scale is not None else _white_to_one(np.dtype(data.dtype), self.shape)
         self.integers = kind in "bui" and self.scale == 1.0
         self._reader = reader_of(data)
         self._tensor: Tensor | None = None
@@ -140,6 +139,13 @@ class Samples:
         if self.channels_last:
             y = y.movedim(3, 1).contiguous()
         return y.reshape(len(y), *self.shape)
+
+
+def _white_to_one(dtype: np.dtype[Any], shape: tuple[int, ...]) -> float:
+    """The factor that brings images of 8 and 16 bits to [0, 1]; other numbers have no agreed white."""
+    if len(shape) != 3 or dtype.kind != "u" or dtype.itemsize > 2:
+        return 1.0
+    return 1.0 / (255.0 if dtype.itemsize == 1 else 65535.0)
 
 
 def _sample_shape(shape: tuple[int, ...], channels: str) -> tuple[int, ...]:
