@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +13,13 @@ from torch import Tensor
 from gppvae.data.images import ImageFiles, is_path_list
 from gppvae.data.stored import reader_of
 from gppvae.data.subset import Subset
+from gppvae.data.unwritten import is_zarr, unwritten_part
 from gppvae.data.world import ALONE, World
 
 IN_MEMORY_BYTES = 1 << 30
 CHUNK_BYTES = 8 << 20
+
+log = logging.getLogger(__name__)
 
 
 class Samples:
@@ -53,6 +57,7 @@ class Samples:
         self.shape = _sample_shape(tuple(data.shape), channels)
         self.scale = float(scale) if scale is not None else _white_to_one(np.dtype(data.dtype), self.shape)
         self.integers = kind in "bui" and self.scale == 1.0
+        _tell_what_is_not_stored(data.data if isinstance(data, Subset) else data)
         self._reader = reader_of(data)
         self._tensor: Tensor | None = None
 
@@ -139,6 +144,13 @@ class Samples:
         if self.channels_last:
             y = y.movedim(3, 1).contiguous()
         return y.reshape(len(y), *self.shape)
+
+
+def _tell_what_is_not_stored(data: Any) -> None:
+    """One line of the log: whoever opened the array may know of it. Files opened by path are refused (open.py)."""
+    found = unwritten_part(data)
+    if found is not None:
+        log.warning(found.remark("the Zarr array" if is_zarr(data) else "the HDF5 data set"))
 
 
 def _white_to_one(dtype: np.dtype[Any], shape: tuple[int, ...]) -> float:

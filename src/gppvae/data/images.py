@@ -111,7 +111,9 @@ def image_names(folder: str | os.PathLike[str]) -> list[Path]:
 
 def is_path_list(data: Any) -> bool:
     """Whether these are paths: a list or column of text or Path objects."""
-    if isinstance(data, (str, bytes, os.PathLike)) or not hasattr(data, "__len__") or len(data) == 0:
+    if isinstance(data, (str, bytes, os.PathLike)) or getattr(data, "shape", None) == ():
+        return False
+    if not hasattr(data, "__len__") or len(data) == 0:
         return False
     if isinstance(data, (list, tuple)):
         return all(isinstance(item, (str, os.PathLike)) for item in data)

@@ -93,7 +93,7 @@ class Table:
                 f"({missing.size} such rows); remove or fill those rows"
             )
         codes, distinct = pd.factorize(raw)
-        levels, place = np.unique(np.array([_id_text(value) for value in distinct], dtype=str), return_inverse=True)
+        levels, place = np.unique(np.array([id_text(value) for value in distinct], dtype=str), return_inverse=True)
         return place.astype(np.int64)[codes], levels
 
 
@@ -171,7 +171,7 @@ def _one_dimensional(name: str, values: Any) -> np.ndarray:
     return array
 
 
-def _id_text(value: Any) -> str:
+def id_text(value: Any) -> str:
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     return str(value)
