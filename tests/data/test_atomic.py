@@ -77,7 +77,7 @@ def test_a_full_disk_is_told_with_the_file_and_what_was_kept(
         monkeypatch.setattr(os, step, fail(errno.ENOSPC))
     with pytest.raises(WriteError) as caught:
         write_bytes(path, b"new")
-    kept = "the file of before is unchanged" if earlier else "no file was left"
+    kept = "the previous file is unchanged" if earlier else "no file was left"
     assert (
         str(caught.value) == f"could not write {path}: No space left on device; {kept}: free some space and try again"
     )
