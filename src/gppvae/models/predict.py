@@ -20,7 +20,7 @@ PREDICT_ROWS = 256
 
 def latents_at(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Latents:
     """Where the GP puts the latents of rows, the uncertainty of added objects' vectors included."""
-    latents = model.prior.at(rows, weights)
+    latents = model.prior.at(rows, weights, new=True)
     return dataclasses.replace(latents, var=latents.var + vector_variance(model.prior, weights, rows))
 
 
@@ -48,7 +48,7 @@ def decode_draws(
         seed: of the vectors of added ids, which must be the same for every chunk of a table.
     """
     prior, autoencoder = model.prior, model.autoencoder
-    noise_std = prior.noise_at(rows).sqrt()
+    noise_std = prior.noise_at(rows, new=True).sqrt()
     of_vectors = torch.Generator().manual_seed(seed)
     for B in draws:
         with added_vectors_drawn(prior, of_vectors):
