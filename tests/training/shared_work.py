@@ -17,7 +17,7 @@ from inference.setting import KERNELS, RowEpoch, gradients, make_epoch, make_mod
 # 21 rows: batches of 5 leave one row for the last, so that one of two processes has none.
 CASES = [(name, batch_size) for name in INFERENCES for batch_size in (5, 21)]
 WITH_ONE_ROW = ("exact", "fixed", "minibatch", "posterior")  # fewer rows than processes
-KERNEL = "few anchors"  # each row has a noise of its own
+KERNEL = "few inducing points"  # each row has a noise of its own
 
 
 def one_row(epoch: RowEpoch) -> RowEpoch:

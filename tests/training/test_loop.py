@@ -235,9 +235,10 @@ def test_a_failing_factorisation_is_a_training_error(monkeypatch: pytest.MonkeyP
     def fail(*args: object, **options: object) -> None:
         raise torch.linalg.LinAlgError("the leading minor of order 2 is not positive-definite")
 
+    given = problem()
     monkeypatch.setattr(torch.linalg, "cholesky", fail)
     with pytest.raises(TrainingError, match="phase 'gp' because a Cholesky factor failed"):
-        train([Phase("gp", "fixed", 1, {"prior": 1e-2})])
+        train([Phase("gp", "fixed", 1, {"prior": 1e-2})], given=given)
 
 
 # -- stopping early
