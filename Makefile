@@ -42,7 +42,7 @@ docs: .venv/.ready  ## the documentation, into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 tables: .venv/.ready  ## the result tables, from results/*.json
-	$(BIN)/python -m gppvae.report.tables
+	$(BIN)/python -m gppvae.paper.tables
 
 # CUDA libraries stay out of the lock: pip adds them where the torch build that it installs asks for them.
 lock:  ## renew requirements.lock from pyproject.toml

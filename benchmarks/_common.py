@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from gppvae.data.batches import Epoch, derive_seed
+from gppvae.inference.phase import Phase
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.training.checkpoint import write_json
 from gppvae.training.folder import provenance
 from gppvae.training.loop import PhaseRun, Settings, Trainer
-from gppvae.training.phases import Phase
 from gppvae.training.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent

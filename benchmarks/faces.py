@@ -26,15 +26,15 @@ from torch import Tensor, nn
 
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
-from gppvae.data.sources.heads import heads_table, write_heads
 from gppvae.data.subset import Subset
 from gppvae.data.table import Rows, Table
-from gppvae.experiments.faces.recipes import KERNEL, LATENT_DIM
 from gppvae.kernels.parse import parse_kernel
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import build_networks
+from gppvae.paper.faces.heads import heads_table, write_heads
+from gppvae.paper.faces.recipes import KERNEL, LATENT_DIM
 from gppvae.training.phases import Phase, sums_at_once
 
 N_PEOPLE, N_ROWS, QUICK_PEOPLE, QUICK_ROWS, SIZE, BATCH = 542, 3868, 54, 384, 128, 32

@@ -19,7 +19,7 @@ import torch
 
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch, derive_seed
-from gppvae.data.sources.rotated_mnist import RotatedDigits, published_split
+from gppvae.data.rotated_digits import RotatedDigits
 from gppvae.data.table import Table
 from gppvae.estimator.validation import mean_squared_error
 from gppvae.inference import Inference
@@ -29,6 +29,7 @@ from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_mean
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import build_networks
+from gppvae.paper.rotated_mnist.data import published_split
 from gppvae.training.loop import Settings, Trainer
 from gppvae.training.phases import Phase, joint_phase, sums_at_once
 

@@ -17,12 +17,11 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import gppvae
-from gppvae import GPPVAE
+from gppvae import GPPVAE, demo
 from gppvae.cli import app
 from gppvae.data.files import read_table
 from gppvae.data.subset import Subset, hold_out
 from gppvae.data.table import Table
-from gppvae.experiments import demo
 from gppvae.training.loop import TrainingError
 from tiny import KERNEL, SIZE, held_out, spots
 
@@ -204,7 +203,7 @@ def test_info_says_what_the_model_is(run: Path) -> None:
     answer = succeed("info", run).stdout
     model = GPPVAE.load(run)
     assert model.model_ is not None
-    scale = float(model.model_.kernel.leaves()[1].base.lengthscale.detach())  # type: ignore[attr-defined]
+    scale = float(model.kernel_.leaves()[1].base.lengthscale.detach())  # type: ignore[attr-defined]
     for word in ("Learned('spot', 3) * Periodic('angle', period=360.0)", "(1, 8, 8)", "5 ids (s0, s1, s2, s3, ...)"):
         assert word in answer
     assert f"length scale {scale:.4g}" in answer
@@ -271,12 +270,12 @@ def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
 
 
 def test_the_demo_ends_in_a_table_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = demo.Recipe(
+    small = demo.DemoRecipe(
         n_digits=10, n_angles=4, held_out_angle=90.0, kernel="Learned(digit, 2) * Periodic(angle, 360)",
         settings={"latent_dim": 2, "network": "mlp", "batch_size": 8},
         phases=(demo.Phase("global", "global", 3, {"decoder": 1e-2, "weights": 1e-2}),),
     )  # fmt: skip
-    monkeypatch.setattr(demo, "Recipe", lambda: small)
+    monkeypatch.setattr(demo, "DemoRecipe", lambda: small)
     out = tmp_path / "demo"
     for _ in range(2):  # a finished demo is made anew
         result = succeed("demo", "--out", out, "--quiet")

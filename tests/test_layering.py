@@ -1,6 +1,7 @@
-"""The package's imports point downwards, its modules stay small, and no file can make it run foreign code."""
+"""Imports point downwards, the library stands without the paper, and no file can make the package run foreign code."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "gppvae"
 TOP_TO_BOTTOM = (
     "cli",
+    "paper",
+    "demo",
+    "explore",
     "report",
-    "experiments",
     "estimator",
     "training",
     "inference",
@@ -22,7 +25,9 @@ TOP_TO_BOTTOM = (
     "data",
 )
 EXEMPT = ("gppvae/__init__.py", "gppvae/__main__.py")  # they only re-export and start
-MAX_LINES = 400
+MAX_LINES = 700
+LONG_MODULES = {"gppvae/paper/faces/heads.py": "one drawing: its parts are of no use apart from each other"}
+BASELINES = re.compile("cvae|livae", re.IGNORECASE)  # methods of the paper's comparison, unknown to the library
 PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 RUNS_CODE = {"eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec"}
 LOADS_PICKLES = {"torch.load", "torch.serialization.load", "numpy.load", "pandas.read_pickle"}
@@ -62,6 +67,23 @@ def upward_imports(source: str, path: str) -> list[str]:
         elif TOP_TO_BOTTOM.index(target) < TOP_TO_BOTTOM.index(own):
             problems.append(f"{path}:{line}: '{own}' imports '{name}' from above itself")
     return problems
+
+
+def paper_imports(source: str, path: str) -> list[str]:
+    """Describe every import of gppvae.paper from outside it, other than those inside functions of the command line."""
+    tree = ast.parse(source)
+    inside = {
+        line
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for statement in function.body
+        for line, _ in imported_modules(statement, path)
+    }
+    found = [(line, name) for line, name in imported_modules(tree, path) if f"{name}.".startswith("gppvae.paper.")]
+    if part_of(path) == "paper":
+        return []
+    allowed = inside if part_of(path) == "cli" else set()
+    return [f"{path}:{line}: imports '{name}'" for line, name in found if line not in allowed]
 
 
 def dotted_name(node: ast.AST, aliases: dict[str, str]) -> str:
@@ -130,8 +152,20 @@ def test_imports_point_down_the_layout() -> None:
 
 def test_no_module_is_too_long() -> None:
     lengths = {path: len(source.splitlines()) for path, source in modules().items()}
-    assert lengths, f"no module found in {PACKAGE}"
-    assert {path: n for path, n in lengths.items() if n > MAX_LINES} == {}
+    assert lengths.keys() >= LONG_MODULES.keys()
+    assert {path: n for path, n in lengths.items() if n > MAX_LINES and path not in LONG_MODULES} == {}
+
+
+def test_only_a_command_imports_the_paper() -> None:
+    found = modules()
+    assert any(part_of(path) == "paper" for path in found)
+    assert [p for path, source in found.items() for p in paper_imports(source, path)] == []
+
+
+def test_the_library_knows_nothing_of_the_papers_baselines() -> None:
+    library = {path: source for path, source in modules().items() if part_of(path) != "paper"}
+    assert library, f"no module found in {PACKAGE}"
+    assert [path for path, source in library.items() if BASELINES.search(source)] == []
 
 
 def test_nothing_runs_or_unpickles_what_a_file_says() -> None:
@@ -146,7 +180,9 @@ def test_nothing_runs_or_unpickles_what_a_file_says() -> None:
         ("gppvae/prior/lowrank.py", "from gppvae.training.loop import run"),
         ("gppvae/prior/lowrank.py", "from ..estimator import GPPVAE"),
         ("gppvae/prior/lowrank.py", "from .. import models"),
-        ("gppvae/data/sources/heads.py", "from ... import likelihoods"),
+        ("gppvae/paper/faces/heads.py", "from ... import cli"),
+        ("gppvae/report/run.py", "from gppvae.paper.livae import neighbours"),
+        ("gppvae/report/run.py", "from gppvae import demo"),
         ("gppvae/nets/conv.py", "def f():\n    import gppvae.kernels.base as base"),
         ("gppvae/likelihoods.py", "from .nets import conv"),
         ("gppvae/data/table.py", "from gppvae import GPPVAE"),
@@ -163,13 +199,39 @@ def test_checker_reports_upward_imports(path: str, source: str) -> None:
     [
         ("gppvae/training/loop.py", "from gppvae.prior.lowrank import nll\nfrom .phases import Phase"),
         ("gppvae/prior/lowrank.py", "import torch\nfrom . import statistics\nfrom ..kernels import base"),
-        ("gppvae/data/sources/heads.py", "from ..table import Table\nfrom gppvae import data"),
+        ("gppvae/paper/faces/heads.py", "from ..mnist import load_mnist\nfrom gppvae import data"),
+        ("gppvae/demo.py", "from .report.run import write_report"),
         ("gppvae/report/page.py", "from gppvae import __version__"),
         ("gppvae/cli.py", "from gppvae import GPPVAE"),
     ],
 )
 def test_checker_accepts_downward_imports(path: str, source: str) -> None:
     assert upward_imports(source, path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("gppvae/cli.py", "from gppvae.paper.commands import reproduce_app"),
+        ("gppvae/cli.py", "if True:\n    from gppvae import paper"),
+        ("gppvae/report/run.py", "def f():\n    from ..paper import tables"),
+        ("gppvae/__init__.py", "import gppvae.paper"),
+    ],
+)
+def test_checker_reports_imports_of_the_paper(path: str, source: str) -> None:
+    assert len(paper_imports(source, path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("gppvae/cli.py", "def reproduce():\n    from gppvae.paper.commands import reproduce_app"),
+        ("gppvae/cli.py", "from gppvae.papers import x"),
+        ("gppvae/paper/tables.py", "from gppvae.paper.pages import faces"),
+    ],
+)
+def test_checker_accepts_the_command_and_the_paper_itself(path: str, source: str) -> None:
+    assert paper_imports(source, path) == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gppvae.estimator import GPPVAE, VAE, Prediction
+    from gppvae.inference.phase import Phase
     from gppvae.kernels import (
         RBF,
         Categorical,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         RationalQuadratic,
         parse_kernel,
     )
-    from gppvae.inference.phase import Phase
 
 __version__ = "0.1.0"
 

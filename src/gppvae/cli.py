@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gppvae.report.commands import reproduce_app
-
 if TYPE_CHECKING:
-    from gppvae.estimator import GPPVAE
+    pass
 
 BAD_INPUT, TRAINING_FAILED, INTERRUPTED = 2, 3, 130
 IMAGE_COLUMN_HELP = "Column of the table with the images' file names; without it they are sorted by name."
@@ -54,9 +52,6 @@ def one_sentence(continues: bool = False) -> Iterator[None]:
         if not isinstance(error, TrainingError):
             raise
         _stop(_sentence(error), TRAINING_FAILED)
-
-
-app.add_typer(reproduce_app(one_sentence), name="reproduce")
 
 
 def _stop(sentence: str, code: int) -> None:
@@ -103,25 +98,11 @@ def demo(
     An interrupted demo continues where it stopped when the command is typed again.
     """
     with one_sentence(continues=True):
-        from gppvae.experiments.demo import OURS, demo_folder, predictions, run_demo
-        from gppvae.report.run import write_report
+        from gppvae.demo import run_demo
 
-        with demo_folder(out, seed) as folder:
-            result = run_demo(folder, seed, progress=not quiet)
-            digits, guesses = result.digits, predictions(result.model, result.digits)
-            write_report(
-                folder,
-                result.model,
-                train=(digits.train.images, digits.train.table),
-                test=(digits.test.images, digits.test.table),
-                scores=result.mse,
-                others={name: guess for name, guess in guesses.items() if name != OURS},
-                title="Rotated threes",
-                about=f"Threes at {len(digits.angles)} angles, predicted at {digits.held_out_angle:g} degrees, "
-                "where the model saw none.",
-            )
-        _print_scores(result.mse, f"MSE at {digits.held_out_angle:g} degrees, held out")
-        print(f"report: {out / 'report.html'}")
+        result = run_demo(out, seed, progress=not quiet)
+        _print_scores(result.mse, f"MSE at {result.digits.held_out_angle:g} degrees, held out")
+        print(f"report: {result.page}")
 
 
 @app.command()
@@ -131,7 +112,11 @@ def fit(
         ...,
         help="Samples: a .npy file, an HDF5 file (faces.h5 or faces.h5:images), a .zarr array or a folder of images.",
     ),
-    kernel: str = typer.Option(..., help='Over columns, for example "Learned(person, 64) * FreeForm(pose)".'),
+    kernel: list[str] = typer.Option(
+        ...,
+        help='Over columns, for example "Learned(person, 64) * FreeForm(pose)". Several make groups of latents, each '
+        'with its number: --kernel "RBF(age): 12" --kernel "none: 4".',
+    ),
     out: Path = typer.Option(..., help="Run folder to make."),
     latent_dim: int | None = typer.Option(None, help="Latent dimensions."),
     network: str | None = typer.Option(None, help="auto, conv, wide, faces or mlp."),
@@ -175,6 +160,7 @@ def fit(
     given = {name: value for name, value in locals().items() if name in _ESTIMATOR_OPTIONS and value is not None}
     with one_sentence(continues=True):
         from gppvae.estimator import GPPVAE
+        from gppvae.estimator.settings import groups_from_words
         from gppvae.likelihoods import perceptual_from_file
         from gppvae.report.describe import REPORT
         from gppvae.training.distributed import first_process
@@ -187,14 +173,14 @@ def fit(
         folder.check_writable()
         if not page or (out / REPORT).exists():
             folder.check_unfinished()
-        pairs = (table, data), (validation_table, validation_data)
-        train, validation = _fit_data(*pairs, kernel, validation_fraction, seed, _opener(image_column, image_size))
+        pairs, written = ((table, data), (validation_table, validation_data)), groups_from_words(kernel)
+        train, validation = _fit_data(*pairs, written, validation_fraction, seed, _opener(image_column, image_size))
         if folder.finished():  # stopped after the fit, before its report
             model = GPPVAE.load(out)
         else:
             if likelihood == "perceptual" or feature_weights or feature_layers:
                 given["likelihood"] = perceptual_from_file(likelihood, feature_weights, feature_layers, pixel_var)
-            model = GPPVAE(kernel, **given)
+            model = GPPVAE(written, **given)
             model.fit(*train, validation=validation, out=out, progress=not quiet, checkpoint_seconds=checkpoint_seconds)
         if not first_process():
             return
@@ -229,11 +215,12 @@ def predict(
     with one_sentence():
         from gppvae.data.files import read_table
         from gppvae.estimator import GPPVAE
+        from gppvae.estimator.settings import id_columns
         from gppvae.report.predictions import check_free, write_predictions
 
         check_free(out)
         model = GPPVAE.load(run)
-        wanted = read_table(rows, _id_columns(model))
+        wanted = read_table(rows, id_columns(model.kernel))
         names = write_predictions(
             out, lambda work: model.predict(wanted, n_samples, include_noise, seed, work), rows.read_bytes(), images
         )
@@ -268,19 +255,20 @@ def info(run: Path = typer.Argument(help="Folder of a fitted model.")) -> None:
     """Show what a fitted model is: settings, kernel with what it learned, columns, final metrics."""
     with one_sentence():
         from gppvae.estimator import GPPVAE
-        from gppvae.report.describe import column_rows, final_metrics, kernel_of, kernel_rows, run_facts, settings_rows
+        from gppvae.report import describe
 
         model = GPPVAE.load(run)
         ends = [
             (f"{phase}, {epoch}", "  ".join(f"{name} {value:.4g}" for name, value in values.items()))
-            for phase, epoch, values in final_metrics(model.history_)
+            for phase, epoch, values in describe.final_metrics(model.history_)
         ]
-        facts = [(name, str(value)) for name, value in run_facts(run, model).items()]
-        _print_pairs("model", [("kernel", kernel_of(model).text()), ("shape of a sample", str(model.shape_))])
-        _print_pairs("learned", kernel_rows(model))
-        _print_pairs("columns", column_rows(model))
+        facts = [(name, str(value)) for name, value in describe.run_facts(run, model).items()]
+        _print_pairs("model", [("kernel", describe.kernel_text(model)), ("shape of a sample", str(model.shape_))])
+        _print_pairs("learned", describe.kernel_rows(model))
+        _print_pairs("columns", describe.column_rows(model))
+        _print_pairs("phases", describe.phase_rows(model))
         _print_pairs("end of training", ends)
-        _print_pairs("settings", settings_rows(model))
+        _print_pairs("settings", describe.settings_rows(model))
         _print_pairs("run", facts)
 
 
@@ -291,6 +279,17 @@ def report(run: Path = typer.Argument(help="Folder of a fitted model.")) -> None
         from gppvae.report.run import write_report
 
         print(f"report: {write_report(run, title=run.name)}")
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+)
+def reproduce(words: typer.Context) -> None:
+    """Repeat an experiment of the paper: its numbers and its figures."""
+    from gppvae.paper.commands import reproduce_app
+
+    reproduce_app(one_sentence)(words.args, prog_name=words.command_path)
 
 
 def _opener(image_column: str | None, image_size: tuple[int, int] | None) -> Callable[[Path, Any], Any]:
@@ -313,7 +312,7 @@ Pair = tuple[Any, Any]
 def _fit_data(
     training: tuple[Path, Path],
     validation: tuple[Path | None, Path | None],
-    kernel: str,
+    kernel: Any,
     fraction: float | None,
     seed: int | None,
     opened: Callable[[Path, Any], Any],
@@ -322,8 +321,7 @@ def _fit_data(
     from gppvae.data.files import read_table
     from gppvae.data.subset import Subset, hold_out
     from gppvae.data.table import Table
-    from gppvae.kernels.columns import IdLeaf
-    from gppvae.kernels.parse import parse_kernel
+    from gppvae.estimator.settings import id_columns
 
     def pair(table: Path, data: Path) -> Pair:
         frame = read_table(table, ids)
@@ -339,7 +337,7 @@ def _fit_data(
         raise ValueError("expected --validation-table and --validation-data together, got only one of them; give both")
     if fraction is not None and validation[0] is not None:
         raise ValueError("expected --validation-fraction or --validation-table, got both; choose one")
-    ids = [leaf.column for leaf in parse_kernel(kernel).leaves() if isinstance(leaf, IdLeaf)]
+    ids = id_columns(kernel)
     samples, frame = pair(*training)
     if validation[0] is not None and validation[1] is not None:
         return (samples, frame), pair(validation[0], validation[1])
@@ -347,13 +345,6 @@ def _fit_data(
         return (samples, frame), None
     kept, held = hold_out(Table(frame), fraction, ids, seed or 0)
     return (Subset(samples, kept), frame.iloc[kept]), (Subset(samples, held), frame.iloc[held])
-
-
-def _id_columns(model: GPPVAE) -> list[str]:
-    from gppvae.kernels.columns import IdLeaf
-    from gppvae.report.describe import kernel_of
-
-    return [leaf.column for leaf in kernel_of(model).leaves() if isinstance(leaf, IdLeaf)]
 
 
 def _print_scores(mse: dict[str, float], title: str) -> None:

@@ -12,11 +12,11 @@ import oracles
 from gppvae.data.table import Table
 from gppvae.kernels import RBF, Categorical, Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
 from gppvae.kernels import RationalQuadratic as RQ
-from gppvae.kernels.columns import IdLeaf
+from gppvae.kernels.ids import IdLeaf
 from oracles import Array, Covariance, Row
 
 N_ROWS = 14
-JITTER_TOLERANCE = 2e-7  # the nugget of 1e-8 on the anchors' covariance, over products and sums of a few leaves
+JITTER_TOLERANCE = 2e-7  # a jitter of 1e-8 at the inducing points, over products and sums of a few leaves
 
 
 def columns(n: int = N_ROWS, seed: int = 0) -> dict[str, np.ndarray]:

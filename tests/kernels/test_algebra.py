@@ -1,5 +1,7 @@
 """Gram matrices, features and residuals of every kernel and of random expressions, against their definitions."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -59,13 +61,13 @@ def check_covariance(tree: Expression) -> None:
 def check_features(tree: Expression) -> None:
     kernel, rows, new = prepared(tree)
     assert kernel.carries_training_variance
-    V = kernel.features(rows).dense()
+    V = kernel.features(rows)
     assert V.shape == (len(rows), kernel.rank) and V.dtype == torch.float64
     K = kernel.gram(rows, rows).detach()
     torch.testing.assert_close(V @ V.T, K, rtol=JITTER_TOLERANCE, atol=JITTER_TOLERANCE * K.abs().max().item())
     for a in (rows, new):
         residual = kernel.residual(a)
-        carried = kernel.features(a).dense().square().sum(1)
+        carried = kernel.features(a).square().sum(1)
         assert (residual >= 0).all()
         torch.testing.assert_close(carried + residual, kernel.diag(a), rtol=1e-6, atol=1e-6)
 
@@ -101,17 +103,37 @@ def test_expression_features_carry_the_gram(tree: Expression) -> None:
 
 
 @given(expressions())
-def test_every_split_gives_the_same_features_up_to_order(tree: Expression) -> None:
+def test_features_are_products_over_the_terms(tree: Expression) -> None:
+    """Column by column: amplitude^1/2 times one feature of each leaf, in the order of nested loops."""
+    kernel, rows, new = prepared(tree)
+    for a in (rows, new):
+        n = len(a)
+        V = kernel.features(a).detach().numpy()
+        wanted = []
+        for term in kernel.terms():
+            root = np.sqrt(np.prod([scale.log_value.exp().item() for scale in term.scales]))
+            blocks = [leaf.row_factor(a).detach().numpy() for leaf in term.leaves]
+            for pick in itertools.product(*(range(block.shape[1]) for block in blocks)):
+                wanted.append([root * np.prod([w[i, j] for w, j in zip(blocks, pick, strict=True)]) for i in range(n)])
+        np.testing.assert_allclose(V, np.array(wanted).T, rtol=1e-12, atol=1e-14)
+
+
+@given(expressions())
+def test_terms_add_up_to_the_kernel(tree: Expression) -> None:
+    """What the prior builds on: amplitudes, ranks and the factors of distinct values of each coded column."""
     kernel, rows, _ = prepared(tree)
-    V = kernel.features(rows).dense()
-    for split in rows.columns:
-        features = kernel.features(rows, split)
-        W = features.dense()
-        assert features.rank == W.shape[1] == kernel.rank
-        torch.testing.assert_close(W @ W.T, V @ V.T)
-        # Not only the same Gram: the same columns, in some order.
-        weights = torch.linspace(1.0, 2.0, len(rows), dtype=torch.float64)
-        torch.testing.assert_close((weights @ W).sort().values, (weights @ V).sort().values)
+    assert len(kernel.terms()) == kernel.n_terms and sum(term.rank for term in kernel.terms()) == kernel.rank
+    total = np.zeros((len(rows), len(rows)))
+    for term in kernel.terms():
+        part = np.full_like(total, float(torch.as_tensor(term.amplitude()).detach()))
+        for leaf in term.leaves:
+            table = leaf.table_factor(rows).detach().numpy()
+            assert table.shape == (len(rows.columns[leaf.key].values), leaf.rank)
+            index = rows.columns[leaf.key].index.numpy()
+            part *= table[index] @ table[index].T
+        total += part
+    V = kernel.features(rows).detach().numpy()
+    np.testing.assert_allclose(V @ V.T, total, rtol=1e-9, atol=1e-12)
 
 
 @given(expressions(), st.permutations(range(len(columns()["time"]))))
@@ -119,9 +141,9 @@ def test_permuted_rows_permute_features(tree: Expression, order: list[int]) -> N
     kernel, rows, _ = prepared(tree)
     index = torch.tensor(order)
     shuffled = kernel.code(Table(columns()).take(np.array(order)))
-    V = kernel.features(rows).dense()[index]
-    torch.testing.assert_close(kernel.features(rows[index]).dense(), V)
-    torch.testing.assert_close(kernel.features(shuffled).dense(), V)
+    V = kernel.features(rows)[index]
+    torch.testing.assert_close(kernel.features(rows[index]), V)
+    torch.testing.assert_close(kernel.features(shuffled), V)
     torch.testing.assert_close(kernel.residual(shuffled), kernel.residual(rows)[index], atol=1e-9, rtol=1e-9)
 
 
@@ -129,12 +151,10 @@ def test_permuted_rows_permute_features(tree: Expression, order: list[int]) -> N
 def test_a_slice_has_the_features_of_its_rows(tree: Expression) -> None:
     """A slice shorter than the number of distinct values takes another path through the leaves."""
     kernel, rows, _ = prepared(tree)
-    V = kernel.features(rows).dense()
-    for split in (None, *rows.columns):
-        torch.testing.assert_close(
-            kernel.features(rows[:2], split).dense(), kernel.features(rows, split).dense()[:2], rtol=1e-9, atol=1e-12
-        )
-    torch.testing.assert_close(kernel.features(rows[:1]).dense(), V[:1], rtol=1e-9, atol=1e-12)
+    V, diag = kernel.features(rows), kernel.diag(rows)
+    for n in (1, 2):
+        torch.testing.assert_close(kernel.features(rows[:n]), V[:n], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(kernel.diag(rows[:n]), diag[:n], rtol=1e-9, atol=1e-12)
 
 
 def test_rank_counts_columns() -> None:
@@ -144,7 +164,7 @@ def test_rank_counts_columns() -> None:
 
 
 def test_residual_of_an_unseen_value_is_the_conditional_variance() -> None:
-    """One anchor at 0: k(w, w) - k(w, 0)^2 = 1 - exp(-w^2 / l^2)."""
+    """One inducing point at 0: k(w, w) - k(w, 0)^2 = 1 - exp(-w^2 / l^2)."""
     kernel = RBF("time", lengthscale=0.5)
     kernel.bind(Table({"time": [0.0, 0.0]}))
     w = np.array([0.0, 0.1, 0.7, 30.0])
@@ -159,45 +179,45 @@ def test_periodic_is_equal_after_a_period_and_not_after_half() -> None:
     np.testing.assert_allclose(row, [1.0, 1.0, np.exp(-2.0), 1.0], atol=1e-12)
 
 
-def test_features_survive_coinciding_anchors() -> None:
-    """0 and 360 degrees are one view to the kernel: the anchors' covariance is singular but for its nugget."""
+def test_features_survive_coinciding_inducing_points() -> None:
+    """0 and 360 degrees are one view to the kernel: without jitter their covariance is singular."""
     kernel = Periodic("angle", 360)
     table = Table({"angle": [0.0, 360.0, 90.0]})
     kernel.bind(table)
-    V = kernel.features(kernel.code(table)).dense().detach()
+    V = kernel.features(kernel.code(table)).detach()
     np.testing.assert_allclose((V @ V.T)[0].numpy(), kernel.gram(*[kernel.code(table)] * 2)[0].detach(), atol=1e-7)
 
 
-def test_many_distinct_values_share_anchors() -> None:
+def test_many_distinct_values_share_inducing_points() -> None:
     rng = np.random.default_rng(0)
     table = Table({"time": rng.normal(size=300)})
-    kernel = Matern("time", nu=1.5, max_anchors=20)
+    kernel = Matern("time", nu=1.5, max_inducing=20)
     kernel.bind(table)
     assert kernel.rank == 20 and not kernel.carries_training_variance
     assert (Matern("time") + kernel).carries_training_variance is False
     rows = kernel.code(table)
     assert 0.0 < kernel.residual(rows).max().item() < 0.2
-    V = kernel.features(rows).dense()
+    V = kernel.features(rows)
     assert (V @ V.T - kernel.gram(rows, rows)).abs().max().item() < 0.2
-    anchors = kernel.anchors.numpy()
-    assert anchors.min() > table["time"].min() and anchors.max() < table["time"].max()
+    inducing = kernel.inducing.numpy()
+    assert inducing.min() > table["time"].min() and inducing.max() < table["time"].max()
 
 
-def test_anchors_are_the_distinct_values_while_few() -> None:
+def test_inducing_points_are_the_distinct_values_while_few() -> None:
     kernel = bound(RBF("time"))
-    np.testing.assert_array_equal(kernel.anchors[:, 0].numpy(), np.unique(columns()["time"]))
+    np.testing.assert_array_equal(kernel.inducing[:, 0].numpy(), np.unique(columns()["time"]))
+    np.testing.assert_array_equal(kernel.shown_values, kernel.inducing)
 
 
-def test_best_split_picks_the_cheap_column() -> None:
-    """1000 rows, 50 persons of 4 features, 5 views: a Gram of x costs 1000 * 4^2, of v 1000 * 20^2."""
-    rng = np.random.default_rng(0)
-    table = Table({"person": rng.integers(0, 50, 1000), "view": rng.integers(0, 5, 1000)})
-    for kernel in (Learned("person", 4) * FreeForm("view"), FreeForm("view") * Learned("person", 4)):
-        kernel.bind(table)
-        assert kernel.best_split(kernel.code(table)) == "view (id)"
-    alone = Linear("view")
-    alone.bind(table)
-    assert alone.best_split(alone.code(table)) is None
+def test_features_at_inducing_points_are_those_of_the_formula() -> None:
+    """v(w) = L^-1 k(u, w) in NumPy, at the inducing points, among others, and alone."""
+    kernel = bound(RBF("time", lengthscale=0.6, jitter=1e-3))
+    u = kernel.inducing.numpy()
+    k = lambda a, b: np.exp(-0.5 * ((a - b.T) / 0.6) ** 2)  # noqa: E731
+    lower = np.linalg.cholesky(k(u, u) + 1e-3 * np.eye(len(u)))
+    for w in (u, u + 0.05, u[:2], np.array([[0.123], [7.0]])):
+        wanted = np.linalg.solve(lower, k(u, w)).T
+        np.testing.assert_allclose(kernel.factor(torch.from_numpy(w)).detach().numpy(), wanted, rtol=1e-9, atol=1e-12)
 
 
 def test_gram_refuses_large_tables() -> None:
@@ -205,47 +225,3 @@ def test_gram_refuses_large_tables() -> None:
     rows = kernel.code(Table({"time": np.zeros(5000)}))
     with pytest.raises(ValueError, match=r"at most 4096 rows, got 5000; use features\(\)"):
         kernel.gram(rows, rows)
-
-
-def test_what_splitting_costs_decides() -> None:
-    """60,000 rows, 4 features of 100 objects: times 2 of 40 times, and times 6 of 6 views."""
-    time, view = np.tile(np.arange(40) / 40.0, 1500), np.tile(np.arange(6), 10_000)
-    table = Table({"object": np.arange(60_000) // 600, "time": time, "squared": time**2, "view": view})
-    series = Learned("object", 4) * Linear("time", "squared")
-    views = Learned("object", 4) * FreeForm("view")
-    for kernel in (series, views):
-        kernel.bind(table)
-    assert series.best_split(series.code(table), rows_at_once=1000) is None  # 40 * 4^2 > 8^2 for every row
-    rows = views.code(table)
-    assert views.best_split(rows, rows_at_once=1000) == "view (id)"  # 7 * 4^2 < 24^2 for every row
-    assert views.best_split(rows, rows_at_once=4) == "view (id)"
-    assert views.best_split(rows, rows_at_once=4, sums_between=1) is None  # and 6 * 24^2 for every four rows
-    assert views.best_split(rows, rows_at_once=1000, sums_between=4) is None  # gradients of tables every 1000 rows
-    assert views.best_split(rows, rows_at_once=8000, sums_between=4) == "view (id)"
-
-
-def test_held_features_are_made_once_and_pass_their_gradient_on() -> None:
-    table = Table({"who": ["a", "b", "a", "b"], "when": [0.0, 1.0, 1.0, 0.0]})
-    kernel = 2.0 * Learned("who", 2) * RBF("when", lengthscale=0.7)
-    kernel.bind(table, torch.Generator().manual_seed(0))
-    rows = kernel.code(table)
-    made = []
-    leaf = kernel.leaves()[1]
-    plain = leaf.factor
-    leaf.factor = lambda values: made.append(len(values)) or plain(values)  # type: ignore[method-assign]
-
-    def use() -> None:
-        for batch in (rows[:2], rows[2:], rows):
-            kernel.features(batch).dense().sin().sum().backward()
-
-    use()
-    wanted = {name: p.grad.clone() for name, p in kernel.named_parameters() if p.grad is not None}
-    assert len(made) == 3 and len(wanted) >= 3
-    kernel.zero_grad()
-    with kernel.held():
-        use()
-    assert len(made) == 4
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(dict(kernel.named_parameters())[name].grad, gradient, rtol=1e-12, atol=1e-14)
-    use()
-    assert len(made) == 7  # outside again

@@ -10,14 +10,19 @@ from gppvae.kernels import (
     Categorical,
     Constant,
     FreeForm,
+    IdLeaf,
+    InducingLeaf,
     Kernel,
+    Leaf,
     Learned,
     Linear,
     Matern,
+    NumericLeaf,
     Periodic,
     RationalQuadratic,
     Scale,
 )
+from gppvae.kernels.stationary import StationaryLeaf
 from kernels.cases import bound, columns
 
 
@@ -32,7 +37,7 @@ def test_ids_of_any_type_are_one_id() -> None:
 def test_codes_number_all_levels_whatever_the_table_holds() -> None:
     kernel = bound(FreeForm("pose"))
     rows = kernel.code(Table({"pose": [2, 2]}))
-    torch.testing.assert_close(kernel.features(rows).dense(), kernel.view_factor()[[2, 2]])
+    torch.testing.assert_close(kernel.features(rows), kernel.view_factor()[[2, 2]])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,7 @@ def test_columns_with_confusable_names_are_refused(kernel: Kernel) -> None:
 def test_unseen_numbers_are_accepted(kernel: Kernel) -> None:
     bound(kernel)
     rows = kernel.code(Table({"time": [123.456, -1e6]}))
-    assert torch.isfinite(kernel.features(rows).dense()).all() and torch.isfinite(kernel.residual(rows)).all()
+    assert torch.isfinite(kernel.features(rows)).all() and torch.isfinite(kernel.residual(rows)).all()
 
 
 @pytest.mark.parametrize("kernel", [RBF("tiem"), Linear("tiem"), Categorical("tiem"), RBF("tiem") * Constant()])
@@ -94,24 +99,36 @@ def test_text_in_a_numeric_column_points_to_id_kernels() -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda: Learned("p", 0), "dim of at least 1, got 0"),
-        (lambda: Learned("p", 2.5), r"dim of at least 1, got 2\.5"),
+        (lambda: Learned("p", 0), "dim between 1 and 4096, got 0"),
+        (lambda: Learned("p", 2.5), r"dim to be a whole number, got 2\.5"),
         (lambda: Linear(), "at least one column"),
-        (lambda: RBF(), "needs column names"),
-        (lambda: RBF("t", lengthscale=0.0), r"positive lengthscale, got 0\.0"),
-        (lambda: RBF("t", lengthscale=float("nan")), "positive lengthscale, got nan"),
-        (lambda: RBF("t", max_anchors=0), "max_anchors of at least 1, got 0"),
-        (lambda: RBF("t", basis="fourier"), "basis of auto, anchors, hilbert, got 'fourier'"),
-        (lambda: Periodic("t", 1.0, basis="hilbert"), "basis of auto, anchors, fourier, got 'hilbert'"),
-        (lambda: RationalQuadratic("t", basis="hilbert"), "one column needs a basis of auto, anchors, got"),
-        (lambda: Matern("t", "u", basis="hilbert"), "2 columns needs a basis of auto, anchors, got"),
+        (lambda: RBF(), "RBF needs at least one column"),
+        (lambda: RBF("t", lengthscale=0.0), r"lengthscale between 1e-30 and 1e\+30, got 0\.0"),
+        (lambda: RBF("t", lengthscale=float("nan")), "lengthscale to be a finite number, got nan"),
+        (lambda: RBF("t", max_inducing=0), "max_inducing between 1 and 4096, got 0"),
+        (lambda: RBF("t", basis="fourier"), "basis of auto, inducing, hilbert, got 'fourier'"),
+        (lambda: Periodic("t", 1.0, basis="hilbert"), "basis of auto, inducing, fourier, got 'hilbert'"),
+        (lambda: RationalQuadratic("t", basis="hilbert"), "one column needs a basis of auto, inducing, got"),
+        (lambda: Matern("t", "u", basis="hilbert"), "2 columns needs a basis of auto, inducing, got"),
         (lambda: Matern("t", nu=1.0), r"nu of 0\.5, 1\.5 or 2\.5, got 1\.0"),
-        (lambda: RationalQuadratic("t", alpha=-1.0), r"positive alpha, got -1\.0"),
-        (lambda: Periodic("t", 0.0), r"positive period_length, got 0\.0"),
-        (lambda: Periodic("t", 1.0, lengthscale=0.0), r"positive lengthscale, got 0\.0"),
-        (lambda: 0.0 * RBF("t"), r"must be positive, got 0\.0"),
-        (lambda: -2 * RBF("t"), r"must be positive, got -2\.0"),
-        (lambda: float("inf") * RBF("t"), "must be positive, got inf"),
+        (lambda: RationalQuadratic("t", alpha=-1.0), r"alpha between .*, got -1\.0"),
+        (lambda: Periodic("t", 0.0), r"period between .*, got 0\.0"),
+        (lambda: Periodic("t", 1.0, lengthscale=0.0), r"lengthscale between 1e-30 and 1e\+30, got 0\.0"),
+        (lambda: 0.0 * RBF("t"), r"must be between 1e-12 and 1e\+12, got 0\.0"),
+        (lambda: -2 * RBF("t"), r"must be between .*, got -2"),
+        (lambda: RBF("t", jitter=-1e-8), "jitter between 1e-12 and 1, got -1e-08"),
+        (lambda: RBF("t", jitter=float("nan")), "jitter to be a finite number, got nan"),
+        (lambda: Learned("p", 10**9), "dim between 1 and 4096, got 1000000000"),
+        (lambda: Learned("p", 10**400), "dim between 1 and 4096, got a number of about 400 digits"),
+        (lambda: RBF("t", max_inducing=10**9), "max_inducing between 1 and 4096, got 1000000000"),
+        (lambda: RBF("t", lengthscale=1e-300), r"lengthscale between .*, got 1e-300"),
+        (lambda: RBF("t", lengthscale=10**400), "lengthscale to be a finite number, got a number of about 400 digits"),
+        (lambda: Periodic("t", 1e300), r"period between .*, got 1e\+300"),
+        (lambda: RBF("t\ud800"), r"columns to be valid text, got 't\\ud800'"),
+        (lambda: 1e300 * RBF("t"), r"must be between 1e-12 and 1e\+12, got 1e\+300"),
+        (lambda: 10**400 * RBF("t"), "got a number of about 400 digits"),
+        (lambda: float("nan") * RBF("t"), "must be between .*, got nan"),
+        (lambda: float("inf") * RBF("t"), "must be between .*, got inf"),
     ],
 )
 def test_wrong_arguments_are_explained(write, message: str) -> None:
@@ -119,11 +136,64 @@ def test_wrong_arguments_are_explained(write, message: str) -> None:
         write()
 
 
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda: RBF("t", fixed="abc"), "RBF needs fixed to be True or False, got 'abc'; write for example fixed=True"),
+        (lambda: RBF("t", fixed=1), "fixed to be True or False, got 1"),
+        (lambda: Learned("p", normalize=None), "normalize to be True or False, got None"),
+        (lambda: Learned("p", "8"), "Learned needs dim to be a whole number, got '8'; write for example dim=8"),
+        (lambda: Learned("p", True), "dim to be a whole number, got True"),
+        (lambda: RBF("t", lengthscale="long"), "lengthscale to be a finite number, got 'long'"),
+        (lambda: RBF("t", lengthscale=True), "lengthscale to be a finite number, got True"),
+        (lambda: Periodic("t", None), "period to be a finite number, got None"),
+        (lambda: RBF(3), r"RBF needs columns to be valid text, got 3; write for example RBF\('time'\)"),
+        (lambda: RBF("t", basis=3), "basis to be valid text, got 3; write for example basis='auto'"),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_explained(write, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        write()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    kernel = np.float32(0.5) * Learned("p", np.int64(3), normalize=np.bool_(True)) * RBF("t", lengthscale=np.float32(2))
+    assert kernel.text() == "0.5 * Learned('p', dim=3, normalize=True) * RBF('t', lengthscale=2.0)"
+    assert (np.float64(2.0) * RBF("t")).text() == (RBF("t") * np.int64(2)).text() == "2.0 * RBF('t')"
+    assert Learned("p", 4.0).dim == 4
+
+
+@pytest.mark.parametrize("size", [1e-40, 1e200, 1e300])
+@pytest.mark.parametrize("kernel", [RBF("t"), Linear("t"), Matern("u", "t", max_inducing=2)])
+def test_columns_in_extreme_units_are_refused(kernel: Kernel, size: float) -> None:
+    """Their squares overflow or vanish, and length scales would be 0 or infinite."""
+    with pytest.raises(
+        ValueError, match=r"is between 1e-30 and 1e\+30, got .* in column 't'; use another unit"
+    ) as caught:
+        kernel.bind(Table({"t": np.array([1.0, 2.0, 4.0]) * size, "u": [1.0, 2.0, 3.0]}))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_covariance_that_cannot_be_factorised_is_explained() -> None:
+    kernel = bound(RBF("time", lengthscale=1.0))
+    kernel.jitter = -2.0
+    with pytest.raises(torch.linalg.LinAlgError, match=r"RBF\('time', lengthscale=1.0\) at its .* use a larger jitter"):
+        kernel.factor(kernel.inducing)
+
+
+def test_interfaces_cannot_be_instantiated() -> None:
+    for interface in (Kernel, Leaf, IdLeaf, NumericLeaf, InducingLeaf, StationaryLeaf):
+        with pytest.raises(TypeError, match="abstract"):
+            interface()
+
+
 def test_only_kernels_and_numbers_compose() -> None:
     with pytest.raises(TypeError):
         RBF("t") + 1.0
     with pytest.raises(TypeError):
         RBF("t") * "2"
+    with pytest.raises(TypeError):
+        True * RBF("t")
 
 
 def test_a_number_on_either_side_scales() -> None:
@@ -187,7 +257,7 @@ def test_gradients_of_all_parameters_by_differences(write) -> None:
     mix = torch.randn(6, 6, dtype=torch.float64)
 
     def value() -> torch.Tensor:
-        V = kernel.features(rows).dense()
+        V = kernel.features(rows)
         return (mix * (V @ V.T)).sum() + (mix[0] * (kernel.residual(rows) + kernel.diag(rows))).sum()
 
     value().backward()
@@ -204,14 +274,3 @@ def test_gradients_of_all_parameters_by_differences(write) -> None:
             flat[i] = start
             difference = (sides[0] - sides[1]) / (2 * step)
             assert abs(difference - float(parameter.grad.view(-1)[i])) < 1e-4 * max(1.0, abs(difference)), name
-
-
-def test_periodic_features_follow_anchors_that_change_in_place() -> None:
-    """As when a saved kernel is loaded into one that has been used."""
-    leaf = Periodic("angle", 360, lengthscale=0.7)
-    leaf.bind(Table({"angle": [0.0, 90.0, 200.0]}))
-    before = leaf.anchor_covariance().detach().clone()
-    torch.testing.assert_close(leaf.anchor_covariance(), leaf.covariance(leaf.anchors, leaf.anchors))
-    leaf.anchors.copy_(torch.tensor([[0.0], [30.0], [300.0]], dtype=torch.float64))
-    torch.testing.assert_close(leaf.anchor_covariance(), leaf.covariance(leaf.anchors, leaf.anchors))
-    assert (leaf.anchor_covariance() - before).abs().max() > 0.1

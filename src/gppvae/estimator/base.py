@@ -58,6 +58,15 @@ class Estimator(abc.ABC):
     seed: int = 0
     device: str | None = None
 
+    def __post_init__(self) -> None:
+        # Fitted values are declared here and set by fit() or load(): what is not fitted has none.
+        self.shape_: tuple[int, ...]
+        self.model_: GPPriorVAE
+        self.resolved_: dict[str, Any]
+        self.history_: list[dict[str, Any]]
+        self.skipped_steps_: int
+        self.fit_seconds_: float
+
     # -- settings, as scikit-learn asks for them
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -161,9 +170,7 @@ class Estimator(abc.ABC):
     ) -> Trainer:
         model.autoencoder.likelihood.ready(samples.shape)
         self.resolved_ = self._resolve(model, phases, samples)
-        settings = Settings(
-            self.seed, self.patience, self.resolved_["validate_every"], checkpoint_seconds, progress
-        )
+        settings = Settings(self.seed, self.patience, self.resolved_["validate_every"], checkpoint_seconds, progress)
         world = current_world()
         data = Epoch(samples, rows, self.batch_size, None, self._torch_device(), world=world)
         folder = None if folder is None else RunFolder(folder.path, world)
@@ -180,16 +187,16 @@ class Estimator(abc.ABC):
     def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Samples) -> dict[str, Any]:
         """What is trained: the settings with every open choice filled in, and the phases as they run."""
         autoencoder = model.autoencoder
-        network, width = choose_network(self.network, samples.shape, self.width)
+        network: tuple[str, int | None] = choose_network(self.network, samples.shape, self.width)
         if self.encoder is not None:
-            network, width = "your own", None
+            network = "your own", None
         longest = max((phase.epochs for phase in phases), default=1)
         given = {name: value for name, value in settings_of(self).items() if name not in WRITES_PHASES}
         given.pop("pixel_var")  # a number of the likelihood, if of anything
         return given | {
             "latent_dim": model.prior.n_latents,
-            "network": network,
-            "width": width,
+            "network": network[0],
+            "width": network[1],
             "encoder": type(autoencoder.encoder).__name__,
             "decoder": type(autoencoder.decoder).__name__,
             "likelihood": autoencoder.likelihood.config(),

@@ -75,7 +75,7 @@ class GPPVAE(Estimator):
         seed: makes a fit repeatable.  device: for example "cuda"; chosen when None.
 
     Attributes:
-        kernel_: the fitted kernel; a list, one per group, where latents have groups.
+        kernel_: the fitted kernel; a list, one per group, where latents have groups.  prior_: with the latent noise.
         resolved_: what was trained, every open choice filled in, phases included.
         model_: networks and prior.  posterior_: q(B).  history_: metrics per epoch.
     """
@@ -184,7 +184,7 @@ class GPPVAE(Estimator):
 
         Args:
             out: the run folder.  samples, table: the training data.
-            options: of `fit`, and kernel, inference, phases, encoder, decoder or likelihood where they were of your own.
+            options: of `fit`, and kernel, inference, phases, encoder, decoder or likelihood of your own.
         """
         path = Path(out) / CONFIG
         if not path.exists():
@@ -239,9 +239,14 @@ class GPPVAE(Estimator):
         return self._fitted[0]
 
     @property
+    def prior_(self) -> LatentPrior:
+        """The fitted prior: kernels and latent noise of every group of latents."""
+        return self._fitted_model.prior
+
+    @property
     def kernel_(self) -> Kernel | list[Kernel | None]:
         """The fitted kernel; with groups of latents a list, None for those without one."""
-        found = [group.kernel for group in self._fitted_model.prior.groups]
+        found = [group.kernel for group in self.prior_.groups]
         return found[0] if len(found) == 1 and found[0] is not None else found
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ from torch import nn
 
 from gppvae.inference import Inference
 from gppvae.inference.phase import Phase
-from gppvae.kernels import Kernel, own_classes, parse_kernel
+from gppvae.kernels import IdLeaf, Kernel, own_classes, parse_kernel
 from gppvae.likelihoods import Likelihood
 
 Groups = list[tuple[Kernel | None, int]]
@@ -100,3 +100,24 @@ def group_texts(groups: Groups) -> list[list[Any]]:
 def foreign_classes(groups: Groups) -> list[str]:
     """Names of kernel classes that no text can bring back."""
     return sorted({name for kernel, _ in groups if kernel is not None for name in own_classes(kernel)})
+
+
+def groups_from_words(words: Sequence[str]) -> str | list[tuple[str | None, int]]:
+    """The kernel as the command line has it: one text, or one per group of latents, "RBF(age): 12" or "none: 4"."""
+    if len(words) == 1 and ":" not in words[0]:
+        return words[0]
+    groups: list[tuple[str | None, int]] = []
+    for word in words:
+        text, colon, number = word.rpartition(":")
+        if not colon or not number.strip().isdigit():
+            raise ValueError(
+                f"expected a kernel and its number of latents, for example 'RBF(age): 12', got {word!r}; add the number"
+            )
+        groups.append((None if text.strip().lower() == "none" else text.strip(), int(number)))
+    return groups
+
+
+def id_columns(kernel: Any) -> list[str]:
+    """Columns that the kernels read as ids, so that tables keep them as text."""
+    kernels = [own for own, _ in latent_groups(kernel, None) if own is not None]
+    return [leaf.column for own in kernels for leaf in own.leaves() if isinstance(leaf, IdLeaf)]

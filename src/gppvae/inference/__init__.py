@@ -40,6 +40,6 @@ def find_inference(named: Any) -> type[Inference]:
         return named
     if named not in INFERENCES:
         raise ValueError(
-            f"inference must be one of {', '.join(INFERENCES)} or a class of your own, got {named!r}; see docs/inference.md"
+            f"inference must be one of {', '.join(INFERENCES)} or a class, got {named!r}; see docs/inference.md"
         )
     return INFERENCES[named]

@@ -9,10 +9,18 @@ from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.world import World
-from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon_nll, sum_rows
+from gppvae.inference.base import (
+    Inference,
+    LossTerms,
+    back_propagate,
+    draw,
+    neg_entropy,
+    recon_nll,
+    sum_rows,
+)
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.latent_prior import LatentPrior
-from gppvae.prior.statistics import Statistics, Sums
+from gppvae.prior.statistics import Sums
 
 
 class Exact(Inference):
@@ -45,7 +53,7 @@ class Exact(Inference):
             latents, z, var = self._latents(batch)
             recon, entropy = recon_nll(autoencoder, batch, z), neg_entropy(var)
             gp = pull.dot(prior.statistics(batch.rows, *latents))
-            torch.autograd.backward([(recon + entropy) / epoch.n_rows, gp])
+            back_propagate((recon + entropy) / epoch.n_rows, gp)
             recon_sum = recon_sum + recon.detach().cpu()
             entropy_sum = entropy_sum + entropy.detach().cpu()
         yield LossTerms(recon_sum, gp_nll.cpu(), entropy_sum, penalty.cpu(), n=epoch.n_rows)
@@ -73,19 +81,19 @@ class Pull:
 def pull_back(prior: LatentPrior, totals: Sums, n_rows: int, world: World) -> tuple[Tensor, Tensor, Pull]:
     """GP term and kernel prior at `totals`, and the gradient of the term with respect to them.
 
-    Gradients of parameters that act on the sums as a whole (view tables, the kernel prior) go to `.grad` here; all others
-    follow batch by batch. Each of several processes takes its share of the two terms, so that they count once, and
-    the whole gradient with respect to the sums.
+    Gradients of parameters that act on the sums as a whole (factors of a split column, the kernel prior) go to `.grad`
+    here; all others follow batch by batch. Each of several processes takes its share of the two terms, so that they
+    count once, and the whole gradient with respect to the sums.
 
     Returns:
         The two terms (this process's share), and the gradient.
     Cost: O(H^3 + H^2 L).
     """
-    leaves = [Statistics(*(x.detach().requires_grad_() for x in sums.tensors()), sums.n_latents) for sums in totals]
+    leaves = [sums.map(lambda x: x.detach().requires_grad_()) for sums in totals]
     value, penalty = prior.nll(leaves), prior.neg_log_prior()
     ((value + penalty) * (world.share / n_rows)).backward()
-    pulled = [Statistics(*(_grad(x) * world.size for x in sums.tensors()), sums.n_latents) for sums in leaves]
-    return value.detach() * world.share, penalty.detach() * world.share, Pull(pulled)
+    pull = Pull([sums.map(lambda x: _grad(x) * world.size) for sums in leaves])
+    return value.detach() * world.share, penalty.detach() * world.share, pull
 
 
 def _grad(x: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ def check_range(owner: str, name: str, value: float, low: float, high: float, ex
 def shown(value: object) -> str:
     """A value as error messages show it: one line, not too long."""
     if isinstance(value, int) and abs(value) >= 10**LONGEST_SHOWN:  # printing it may itself be refused
-        return f"a number of about {math.ceil(value.bit_length() * math.log10(2))} digits"
+        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     return shortened(repr(value))
 
 
@@ -100,19 +100,23 @@ def _read(cls: type, parameter: inspect.Parameter, value: Any, declared: Any) ->
     allowed = typing.get_args(declared) if union else (declared,)
     if value is None and type(None) in allowed:
         return None
-    reader = next((READERS[kind] for kind in allowed if kind in READERS), None)
-    if reader is None:
+    kinds = [kind for kind in allowed if kind is not type(None)]
+    if not kinds or not all(isinstance(kind, type) and kind in READERS for kind in kinds):
         return value.item() if isinstance(value, np.generic) else value  # plain numbers can be read back from text
-    expected, convert, example = reader
-    try:
-        return convert(value)
-    except (TypeError, ValueError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        hint = f"{cls.__name__}('time')" if convert is _text and parameter.default is parameter.empty else None
-        raise kind(
-            f"{cls.__name__} needs {parameter.name} to be {expected}, got {shown(value)}; "
-            f"write for example {hint or f'{parameter.name}={example}'}"
-        ) from None
+    errors: list[Exception] = []
+    for kind in kinds:
+        try:
+            return READERS[kind][1](value)
+        except (TypeError, ValueError) as error:
+            errors.append(error)
+    # A number out of bounds is a wrong value; only what no declared type could ever take is a wrong type.
+    raised = TypeError if all(isinstance(error, TypeError) for error in errors) else ValueError
+    expected = " or ".join(READERS[kind][0] for kind in kinds)
+    column = kinds == [str] and parameter.default is parameter.empty
+    example = f"{cls.__name__}('time')" if column else f"{parameter.name}={READERS[kinds[0]][2]}"
+    raise raised(
+        f"{cls.__name__} needs {parameter.name} to be {expected}, got {shown(value)}; write for example {example}"
+    )
 
 
 def _text(value: Any) -> str:
@@ -149,7 +153,7 @@ def _whole_number(value: Any) -> int:
 
 
 READERS: dict[Any, tuple[str, Callable[[Any], Any], str]] = {
-    str: ("text", _text, "'auto'"),
+    str: ("valid text", _text, "'auto'"),
     bool: ("True or False", _true_or_false, "True"),
     int: ("a whole number", _whole_number, "8"),
     float: ("a finite number", _number, "1.0"),

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -117,8 +117,10 @@ class Kernel(nn.Module, ABC):
         factors = {leaf: leaf.row_factor(rows) for leaf in self.leaves()}
         blocks = []
         for term in self.terms():
-            block = functools.reduce(rowwise_outer, (factors[leaf] for leaf in term.leaves))
-            blocks.append(block * term.amplitude() ** 0.5 if term.scales else block)
+            first, *others = (factors[leaf] for leaf in term.leaves)
+            if term.scales:
+                first = first * term.amplitude() ** 0.5  # before the outer products: R_1 columns instead of H
+            blocks.append(functools.reduce(rowwise_outer, others, first))
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)
 
     def diag(self, rows: Rows) -> Tensor:
@@ -247,7 +249,7 @@ class Leaf(Kernel):
         """k(a_n, a_n), (N,)."""
         return self._at_rows(self.variance, rows)
 
-    def _at_rows(self, of_values: Any, rows: Rows) -> Tensor:
+    def _at_rows(self, of_values: Callable[[Tensor], Tensor], rows: Rows) -> Tensor:
         column = rows.columns[self.key]
         if column.values.shape[0] <= column.index.shape[0]:
             return of_values(column.values).index_select(0, column.index)

@@ -103,6 +103,8 @@ class _Reader:
         for keyword in node.keywords:
             if keyword.arg is None:
                 self.reject(node, "arguments are column names and numbers")
+            if keyword.arg in options:
+                self.reject(node, "give each option once")
             options[keyword.arg] = self.option(keyword.value)
         try:
             constructor_signature(KERNELS[name]).bind(*args, **options)

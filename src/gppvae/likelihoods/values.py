@@ -18,8 +18,8 @@ class Likelihood(nn.Module, abc.ABC):
 
     Attributes:
         name: what logs and model files say; that of the class unless it has another.
-        numbers_per_value: how many numbers k the decoder gives for every value of a sample. With one, `out` has the shape
-            of the samples, (B, *shape); with more it is (B, k, *shape).
+        numbers_per_value: how many numbers k the decoder gives for every value of a sample. With one, `out` has the
+            shape of the samples, (B, *shape); with more it is (B, k, *shape).
     """
 
     name: str

@@ -51,9 +51,9 @@ def build_networks(
     if generator is not None:
         for network in (encoder, decoder):
             draw_weights(network, generator)
-    if name == "faces":
-        for network in (encoder, decoder):
-            scale_for_depth(network.convolutions, generator)
+    if isinstance(encoder, ConvEncoder) and isinstance(decoder, ConvDecoder) and name == "faces":
+        scale_for_depth(encoder.convolutions, generator)
+        scale_for_depth(decoder.convolutions, generator)
     if numbers_per_value > 1:
         decoder = nn.Sequential(decoder, nn.Unflatten(1, (numbers_per_value, shape[0])))
     return encoder, decoder
@@ -72,13 +72,11 @@ def _made(
     image, drawn = (shape[0], shape[1], shape[2]), (out[0], out[1], out[2])
     if min(image[1:]) < 8:
         raise ValueError(f"the {name!r} network needs images of 8 x 8 or more, got {image[1:]}; use network='mlp'")
-    if name == "faces":
-        channels = (width,) * 5
-        return ConvEncoder(image, latent_dim, channels, 2), ConvDecoder(drawn, latent_dim, channels, 2)
-    channels = (width,) * 3
+    stages, convs = (5, 2) if name == "faces" else (3, 1)
+    encoder = ConvEncoder(image, latent_dim, (width,) * stages, convs)
     if name == "wide":
-        return ConvEncoder(image, latent_dim, channels), ShuffleDecoder(drawn, latent_dim, width)
-    return ConvEncoder(image, latent_dim, channels), ConvDecoder(drawn, latent_dim, channels)
+        return encoder, ShuffleDecoder(drawn, latent_dim, width)
+    return encoder, ConvDecoder(drawn, latent_dim, (width,) * stages, convs)
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from gppvae.kernels.base import Kernel, Leaf
 from gppvae.prior.closed_form import PosteriorAtRows, PseudoPosterior, condition_on_pseudo
 from gppvae.prior.layout import Layout, plan_layout
 from gppvae.prior.lowrank import assemble, gp_nll
-from gppvae.prior.posterior import LatentPosterior, SharedCovariance, condition, condition_on_encoder
+from gppvae.prior.posterior import LatentPosterior, SharedCovariance, condition
 from gppvae.prior.statistics import Statistics, Sums, statistics, weighted_sums
 
 
@@ -186,7 +186,7 @@ class LatentPrior(nn.Module):
     def posterior(self, totals: Sums) -> LatentPosterior:
         """q(B) given the latents that were summed, the encoder's uncertainty in them integrated out if it was."""
         full = [assemble(sums, group.layout) for group, sums in self._with(totals)]
-        return LatentPosterior(tuple(condition(part) if part.T is None else condition_on_encoder(part) for part in full))
+        return LatentPosterior(tuple(condition(part) for part in full))
 
     def before_data(self) -> LatentPosterior:
         """q(B) before any data: N(0, I)."""

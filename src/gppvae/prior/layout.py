@@ -1,6 +1,6 @@
 """Rows as x_n (x) w_q: the layout in which sums over rows are cheap, and the choice of it.
 
-A product of kernels has features v_n = x_n (x) w_{q_n}. When the column behind w has few distinct values, the samples are
+A product of kernels has features v_n = x_n (x) w_{q_n}. When the column behind w has few distinct values, samples are
 summed per value q first, and only the sums are widened:
 
     S = sum_q ( sum_{n in q} x_n x_n' ) (x) ( w_q w_q' )        O(N M^2 + Q H^2) instead of O(N H^2), H = M R
@@ -140,8 +140,8 @@ def widths(kernel: Kernel, split: str) -> list[int]:
 def plan_layout(kernel: Kernel | None, rows: Rows, batch_size: int) -> Layout:
     """The layout with the fewest operations for these training rows, summed in batches.
 
-    Cost of the Gram matrix of N rows: N H^2, or N M^2 + Q H^2 when a column of Q values is split off, which also means Q
-    small products per batch.
+    Cost of the Gram matrix of N rows: N H^2, or N M^2 + Q H^2 when a column of Q values is split off, which also means
+    Q small products per batch.
 
     Args:
         kernel: bound.  rows: all training rows.  batch_size: rows per sum.

@@ -91,29 +91,21 @@ class DiagonalCovariance(WeightPosterior):
 
 
 def condition(full: Assembled) -> SharedCovariance:
-    """Exact posterior of B given latents observed at the encoder means: m = C^-1 R, Sigma = C^-1.
+    """Posterior of B given the latents that were summed: m = C^-1 R, Sigma = C^-1.
 
-    Cost O(H^3 + H^2 L). Source: docs/math.md, "A bound that factorises".
+    Where the encoder's variances were summed too, its uncertainty in Z is integrated out: the mean moves with Z by
+    C^-1 V'D^-1 dZ, so Sigma = C^-1 (C + T/L) C^-1, the variances s2 averaged over latent dimensions.
+    Source: Casale et al. 2018, Eq. 8 (predictive posterior); docs/math.md, "A bound that factorises".
+
+    Cost: O(H^3 + H^2 L).
     """
     L_C = full.capacitance_cholesky()
     eye = torch.eye(L_C.shape[0], dtype=L_C.dtype, device=L_C.device)
-    root = torch.linalg.solve_triangular(L_C.T, eye, upper=True)
-    return SharedCovariance(torch.cholesky_solve(full.R, L_C), root, -2.0 * L_C.diagonal().log().sum())
-
-
-def condition_on_encoder(full: Assembled) -> SharedCovariance:
-    """As `condition`, with the encoder's own uncertainty in Z integrated out.
-
-    The mean moves with Z by C^-1 V'D^-1 dZ, so Sigma = C^-1 (C + T/L) C^-1, the variances s2 averaged over
-    latent dimensions. Source: Casale et al. 2018, Eq. 8 (predictive posterior).
-    """
+    mean, logdet = torch.cholesky_solve(full.R, L_C), -2.0 * L_C.diagonal().log().sum()
     if full.T is None:
-        return condition(full)
-    L_C = full.capacitance_cholesky()
-    eye = torch.eye(L_C.shape[0], dtype=L_C.dtype, device=L_C.device)
+        return SharedCovariance(mean, torch.linalg.solve_triangular(L_C.T, eye, upper=True), logdet)
     L_T = torch.linalg.cholesky(full.S + eye + full.T / full.R.shape[1])
-    logdet = 2.0 * L_T.diagonal().log().sum() - 4.0 * L_C.diagonal().log().sum()
-    return SharedCovariance(torch.cholesky_solve(full.R, L_C), torch.cholesky_solve(L_T, L_C), logdet)
+    return SharedCovariance(mean, torch.cholesky_solve(L_T, L_C), 2.0 * (L_T.diagonal().log().sum() + logdet))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ For one noise level these are the S/alpha, R/alpha ... of docs/math.md. They add
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,10 @@ class Statistics:
     outer: Tensor
     sums: Tensor
     n_latents: int
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Statistics:
+        """The same sums, each tensor changed."""
+        return Statistics(change(self.outer), change(self.sums), self.n_latents)
 
     def plus(self, other: Statistics, times: float = 1.0) -> Statistics:
         """These rows, and those of another set with weight `times`."""

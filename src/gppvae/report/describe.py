@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gppvae.estimator import GPPVAE
-from gppvae.kernels.base import Kernel, Leaf, Scale
-from gppvae.kernels.columns import IdLeaf, Learned
+from gppvae.kernels import IdLeaf, Leaf, Learned, Scale
 from gppvae.kernels.stationary import StationaryLeaf
 from gppvae.training.folder import CONFIG
 
 REPORT = "report.html"
 
 
-def kernel_of(model: GPPVAE) -> Kernel:
-    """The fitted kernel; a model that is not fitted says so."""
-    return model._fitted[0].kernel
-
-
 def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
-    """(part of the kernel, what it learned), left to right, the latent noise last."""
-    rows = [
-        (_name(module), _learned(module)) for module in kernel_of(model).modules() if isinstance(module, (Leaf, Scale))
-    ]
-    return [*rows, ("latent noise", f"variance {float(model._fitted[0].alpha.detach()):.4g}")]
+    """(part of the kernel, what it learned), left to right, group by group, each followed by its latent noise."""
+    rows, several = [], len(model.prior_.groups) > 1
+    for number, group in enumerate(model.prior_.groups):
+        of = f"group {number + 1} ({group.n_latents} latents): " if several else ""
+        if group.kernel is None:
+            rows.append((f"{of}no kernel", "what no column explains, variance 1"))
+            continue
+        parts = [part for part in group.kernel.modules() if isinstance(part, (Leaf, Scale))]
+        rows += [(of + _name(part), _learned(part)) for part in parts]
+        rows.append((f"{of}latent noise", f"variance {float(group.alpha.detach()):.4g}"))
+    return rows
+
+
+def kernel_text(model: GPPVAE) -> str:
+    """The kernel as written; groups of latents one after the other."""
+    groups = model.prior_.groups
+    if len(groups) == 1 and groups[0].kernel is not None:
+        return groups[0].kernel.text()
+    return "; ".join(f"{group.n_latents} latents: {group.kernel or 'no kernel'}" for group in groups)
 
 
 def _name(part: Leaf | Scale) -> str:
@@ -44,7 +52,7 @@ def _learned(part: Leaf | Scale) -> str:
     if isinstance(part, StationaryLeaf):
         words = [f"length scale {_numbers(part.base.lengthscale)}"]
         words += [f"alpha {_numbers(part.base.alpha)}"] if hasattr(part.base, "alpha") else []
-        return ", ".join([*words, f"{part.rank} {'functions' if part.series else 'anchors'}"])
+        return ", ".join([*words, f"{part.rank} {'functions' if part.series else 'inducing points'}"])
     return "nothing to learn"
 
 
@@ -55,7 +63,7 @@ def _numbers(values: Any) -> str:
 def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
     """(column, what the model knows of it), in the order of the kernel."""
     found: dict[str, str] = {}
-    for leaf in kernel_of(model).leaves():
+    for leaf in model.prior_.leaves():
         if isinstance(leaf, IdLeaf):
             names = ", ".join(leaf.levels[:4]) + (", ..." if len(leaf.levels) > 4 else "")
             found[leaf.column] = f"{len(leaf.levels)} ids ({names})"
@@ -67,8 +75,8 @@ def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
 def _span(leaf: Leaf, position: int) -> str:
     if not isinstance(leaf, StationaryLeaf) or leaf.rank == 0:
         return "numbers"
-    values = leaf.anchors[:, position]
-    count = "" if leaf.series else f" ({leaf.rank} {'values' if leaf.complete else 'anchors'})"
+    values = leaf.shown_values[:, position]
+    count = "" if leaf.series else f" ({leaf.rank} {'values' if leaf.complete else 'inducing points'})"
     return f"numbers from {float(values.min()):g} to {float(values.max()):g}{count}"
 
 
@@ -82,9 +90,22 @@ def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, 
     return [(phase, epoch, values) for phase, (epoch, values) in ends.items()]
 
 
-def settings_rows(model: GPPVAE, skip: Iterable[str] = ("kernel", "own_networks")) -> list[tuple[str, str]]:
-    """(name, value) of the constructor's arguments."""
-    return [(name, str(value)) for name, value in model.settings().items() if name not in skip]
+def settings_rows(model: GPPVAE) -> list[tuple[str, str]]:
+    """(name, value) of the settings that were trained with, every open choice filled in."""
+    apart = ("kernel", "phases")
+    return [(name, str(value)) for name, value in model.resolved_.items() if name not in apart and value is not None]
+
+
+def phase_rows(model: GPPVAE) -> list[tuple[str, str]]:
+    """(name, what it did) of the phases that were trained."""
+    rows = []
+    for phase in model.resolved_["phases"]:
+        rates = ", ".join(f"{group} {rate:g}" for group, rate in phase["lr"].items())
+        words = [f"{phase['inference']}, {phase['epochs']} epochs", f"rates {rates} ({phase['decay']})"]
+        words += [f"{name} {phase[name]:g}" for name in ("warmup", "weight_decay", "average") if phase[name]]
+        words += [f"{name} {value}" for name, value in phase["options"].items()]
+        rows.append((phase["name"], ", ".join(words)))
+    return rows
 
 
 def run_config(folder: Path) -> dict[str, Any]:

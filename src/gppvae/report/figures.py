@@ -17,10 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
-from scipy.stats import gaussian_kde
 
 from gppvae.data.atomic import write_bytes
 
@@ -41,7 +39,7 @@ TERMS = {
 # fmt: on
 Rows = Sequence[Mapping[str, Any]]
 Labels = Sequence[object] | None
-_styled = matplotlib.rc_context(STYLE)  # as a decorator: applies the style during the call, then restores
+styled = matplotlib.rc_context(STYLE)  # as a decorator: applies the style during the call, then restores
 
 
 def render(fig: Figure, kind: str = "png", dpi: int = 200) -> bytes:
@@ -81,32 +79,22 @@ def to_uint8(images: ArrayLike, vmin: float | None = None, vmax: float | None = 
     return np.rint(255.0 * np.nan_to_num(scaled)).astype(np.uint8)
 
 
-def turning_gif(frames: ArrayLike, path: str | Path, ms: int = 120, min_side: int = 224) -> Path:
-    """Write an endless GIF of (n_views, h, w[, 3]) frames, enlarged by a whole factor to `min_side`."""
-    pixels = to_uint8(check_images(frames, 1, "frames"))
-    factor = max(1, -(-min_side // min(pixels.shape[1:3])))
-    pictures = [Image.fromarray(frame.repeat(factor, axis=0).repeat(factor, axis=1)) for frame in pixels]
-    out = io.BytesIO()
-    pictures[0].save(out, format="GIF", save_all=True, append_images=pictures[1:], duration=ms, loop=0)
-    return write_bytes(path, out.getvalue())
-
-
-def _axes(width: float, height: float, rows: int = 1, cols: int = 1) -> tuple[Figure, NDArray[Any]]:
+def new_axes(width: float, height: float, rows: int = 1, cols: int = 1) -> tuple[Figure, NDArray[Any]]:
     fig = Figure(figsize=(width, height), layout="compressed")
     return fig, fig.subplots(rows, cols, squeeze=False)
 
 
-def _finish(fig: Figure, ax: Axes, **settings: Any) -> Figure:
+def finish(fig: Figure, ax: Axes, **settings: Any) -> Figure:
     ax.set(**settings)
     ax.legend()
     return fig
 
 
-def _series_style(i: int) -> dict[str, Any]:
+def series_style(i: int) -> dict[str, Any]:
     return {"color": PALETTE[i % len(PALETTE)], "marker": MARKERS[i % len(MARKERS)]}
 
 
-def _vector(values: ArrayLike, name: str, length: int | None = None) -> NDArray[np.float64]:
+def vector(values: ArrayLike, name: str, length: int | None = None) -> NDArray[np.float64]:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0 or (length is not None and array.size != length):
         wanted = "a non-empty vector" if length is None else f"a vector of length {length}"
@@ -146,7 +134,7 @@ def _mark_phases(ax: Axes, metrics: Rows, x: Sequence[float]) -> None:
             ax.axvline(edges[i], color=GREY, linewidth=0.9, linestyle="--", gid="phase")
 
 
-@_styled
+@styled
 def loss_curves(metrics: Rows) -> Figure:
     """Small multiples of the loss terms over epochs, phase boundaries dashed.
 
@@ -157,7 +145,7 @@ def loss_curves(metrics: Rows) -> Figure:
         raise ValueError(f"metrics must hold one of {', '.join(TERMS)}, got {len(metrics)} rows with none")
     cols = min(3, len(present))
     rows = -(-len(present) // cols)
-    fig, grid = _axes(3.0 * cols, 2.2 * rows + 0.3, rows, cols)
+    fig, grid = new_axes(3.0 * cols, 2.2 * rows + 0.3, rows, cols)
     x = _epoch_axis(metrics)
     for ax, term in zip(grid.flat, present, strict=False):
         points = [(x[j], float(row[term])) for j, row in enumerate(metrics) if row.get(term) is not None]
@@ -175,56 +163,7 @@ def loss_curves(metrics: Rows) -> Figure:
     return fig
 
 
-@_styled
-def bar_mse(
-    names: Sequence[str],
-    means: ArrayLike,
-    standard_errors: ArrayLike,
-    reference: Mapping[str, float | None] | None = None,
-) -> Figure:
-    """Bars of mean squared error with standard errors; published values, where given, as open diamonds."""
-    mean = _vector(means, "means", len(names))
-    top = mean + _vector(standard_errors, "standard_errors", len(names))
-    unknown = set(reference or {}) - set(names)
-    if unknown:
-        raise ValueError(f"reference names must be among {list(names)}, got {sorted(unknown)}")
-    fig, ((ax,),) = _axes(max(3.6, 1.0 + 1.0 * len(names)), 3.2)
-    ax.bar(range(len(names)), mean, 0.62, yerr=top - mean, color=PALETTE[5], edgecolor=PALETTE[0])
-    published = {i: v for i, name in enumerate(names) if (v := (reference or {}).get(name)) is not None}
-    if published:
-        ax.plot(list(published), list(published.values()), "D", label="paper", gid="paper", zorder=4,
-                markersize=7, markerfacecolor="white", markeredgecolor=PALETTE[1])  # fmt: skip
-        ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
-    for i, value in enumerate(mean):
-        at = (i, max(top[i], published.get(i, 0.0)))
-        ax.annotate(f"{value:#.3g}", at, xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8)
-    long = max(len(name) for name in names) > 12
-    ax.set_xticks(range(len(names)), names, rotation=20 if long else 0, ha="right" if long else "center")
-    ax.grid(False, axis="x")
-    ax.set(ylabel="mean squared error", ymargin=0.14)
-    return fig
-
-
-@_styled
-def density(series: Mapping[str, ArrayLike], xlabel: str) -> Figure:
-    """Gaussian kernel density of each named sample, Scott's bandwidth, on a common axis."""
-    fig, ((ax,),) = _axes(4.4, 3.0)
-    samples = {name: _vector(values, f"series {name!r}") for name, values in series.items()}
-    for name, values in samples.items():
-        if not np.isfinite(values).all() or np.ptp(values) == 0:
-            raise ValueError(f"series {name!r} must hold finite, differing values to have a density")
-    curves = {name: gaussian_kde(values) for name, values in samples.items()}
-    tail = 3.0 * max(float(np.sqrt(curve.covariance[0, 0])) for curve in curves.values())
-    everything = np.concatenate(list(samples.values()))
-    grid = np.linspace(everything.min() - tail, everything.max() + tail, 400)
-    for i, (name, curve) in enumerate(curves.items()):
-        colour = PALETTE[i % len(PALETTE)]
-        ax.plot(grid, curve(grid), color=colour, linestyle=LINES[i % len(LINES)], label=name)
-        ax.fill_between(grid, curve(grid), color=colour, alpha=0.12, linewidth=0)
-    return _finish(fig, ax, xlabel=xlabel, ylabel="density", ylim=(0, None))
-
-
-@_styled
+@styled
 def prediction_montage(
     truth: ArrayLike,
     predictions: Mapping[str, ArrayLike],
@@ -244,7 +183,7 @@ def prediction_montage(
     if wrong:
         raise ValueError(f"all images must have the shape of truth {size}, got {wrong[0]}")
     n, height, width = size
-    fig, grid = _axes(1.4 + 0.85 * n, 0.88 * len(rows) * height / width, len(rows), n)
+    fig, grid = new_axes(1.4 + 0.85 * n, 0.88 * len(rows) * height / width, len(rows), n)
     fig.set_layout_engine("compressed", w_pad=0.01, h_pad=0.01, wspace=0.0, hspace=0.0)
     for axes, (name, pictures) in zip(grid, images.items(), strict=True):
         heat = pictures.mean(axis=-1) if pictures.ndim == 4 else pictures
@@ -289,7 +228,7 @@ def _heat(fig: Figure, ax: Axes, matrix: NDArray[np.float64], labels: Labels, ti
     ax.set_yticks(at, [str(labels[i]) for i in at], fontsize=7)
 
 
-@_styled
+@styled
 def covariance(
     matrix: ArrayLike, tick_labels: Labels = None, title: str = "", order: ArrayLike | None = None
 ) -> Figure:
@@ -298,90 +237,33 @@ def covariance(
     index = np.arange(len(cov)) if order is None else np.asarray(order)
     if sorted(index.tolist()) != list(range(len(cov))):
         raise ValueError(f"order must hold each of 0..{len(cov) - 1} once, got {index.tolist()}")
-    fig, ((ax,),) = _axes(4.4, 3.8)
+    fig, ((ax,),) = new_axes(4.4, 3.8)
     labels = None if tick_labels is None else [tick_labels[int(i)] for i in index]
     _heat(fig, ax, cov[np.ix_(index, index)], labels, title)
     return fig
 
 
-@_styled
+@styled
 def covariance_pair(object_cov: ArrayLike, view_cov: ArrayLike, view_labels: Sequence[object]) -> Figure:
     """Object covariance, ordered by clustering, beside the view covariance in its own order."""
     objects = _square(object_cov, "object_cov")
     order = cluster_order(objects)
-    fig, ((left, right),) = _axes(8.4, 3.8, 1, 2)
+    fig, ((left, right),) = new_axes(8.4, 3.8, 1, 2)
     _heat(fig, left, objects[np.ix_(order, order)], None, "between objects (clustered)")
     _heat(fig, right, _square(view_cov, "view_cov"), view_labels, "between views")
     return fig
 
 
-@_styled
-def curve_with_choice(
-    x: ArrayLike,
-    y: ArrayLike,
-    yerr: ArrayLike | None,
-    chosen: float,
-    xlabel: str,
-    ylabel: str,
-    log_x: bool = False,
-) -> Figure:
-    """A curve over a setting with error bars and the chosen setting ringed; `chosen` must be one of x."""
-    at = _vector(x, "x")
-    value = _vector(y, "y", at.size)
-    hit = np.flatnonzero(np.isclose(at, chosen))[:1]
-    if hit.size == 0:
-        raise ValueError(f"chosen must be one of x = {at.tolist()}, got {chosen}")
-    fig, ((ax,),) = _axes(4.4, 3.0)
-    ax.errorbar(
-        at,
-        value,
-        yerr=None if yerr is None else _vector(yerr, "yerr", at.size),
-        capsize=3,
-        **_series_style(0),
-    )
-    ax.axvline(at[hit[0]], color=PALETTE[1], linestyle="--", linewidth=1.0)
-    ax.plot(at[hit], value[hit], "o", label=f"chosen: {chosen:g}", gid="chosen", markersize=11,
-            markerfacecolor="none", markeredgecolor=PALETTE[1], markeredgewidth=1.8)  # fmt: skip
-    return _finish(fig, ax, xlabel=xlabel, ylabel=ylabel, xscale="log" if log_x else "linear")
-
-
-@_styled
+@styled
 def calibration(levels: ArrayLike, coverage: ArrayLike | Mapping[str, ArrayLike]) -> Figure:
     """Reliability diagram: share of true values (of one or several named methods) inside each interval."""
-    nominal = _vector(levels, "levels")
+    nominal = vector(levels, "levels")
     curves = coverage if isinstance(coverage, Mapping) else {"observed": coverage}
-    fig, ((ax,),) = _axes(3.8, 3.7)
+    fig, ((ax,),) = new_axes(3.8, 3.7)
     ax.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="perfect")
     for i, (name, values) in enumerate(curves.items()):
-        ax.plot(nominal, _vector(values, f"coverage {name!r}", nominal.size), label=name, **_series_style(i))
+        ax.plot(nominal, vector(values, f"coverage {name!r}", nominal.size), label=name, **series_style(i))
     ax.text(0.97, 0.04, "intervals too narrow", ha="right", fontsize=7.5, color=GREY)
     ax.text(0.03, 0.68, "intervals too wide", ha="left", fontsize=7.5, color=GREY)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    return _finish(fig, ax, xlabel="nominal level", ylabel="observed coverage")
-
-
-@_styled
-def lines_by_k(k: ArrayLike, series: Mapping[str, tuple[ArrayLike, ArrayLike | None]], ylabel: str) -> Figure:
-    """One line per method over the number k of given views, (mean, standard error or None) each."""
-    at = _vector(k, "k")
-    fig, ((ax,),) = _axes(4.6, 3.1)
-    for i, (name, (mean, error)) in enumerate(series.items()):
-        bars = None if error is None else _vector(error, f"standard error of {name!r}", at.size)
-        ax.errorbar(at, _vector(mean, f"mean of {name!r}", at.size), bars, label=name, **_series_style(i))
-    ax.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    return _finish(fig, ax, xlabel="views given of the new object", ylabel=ylabel)
-
-
-@_styled
-def scaling(series: Mapping[str, tuple[ArrayLike, ArrayLike]], ylabel: str) -> Figure:
-    """Cost against sample size on log axes; the legend gives each least-squares slope (1 is linear)."""
-    fig, ((ax,),) = _axes(4.6, 3.2)
-    for i, (name, (size, cost)) in enumerate(series.items()):
-        n = _vector(size, f"N of {name!r}")
-        value = _vector(cost, f"cost of {name!r}", n.size)
-        if n.size < 2 or min(n.min(), value.min()) <= 0:
-            raise ValueError(f"series {name!r} must have at least two positive points to fit a slope")
-        slope, level = np.polyfit(np.log(n), np.log(value), 1)
-        ax.plot(n, value, linestyle="none", label=f"{name} (slope {slope:.2f})", **_series_style(i))
-        ax.plot(n, np.exp(level) * n**slope, color=PALETTE[i % len(PALETTE)], linewidth=1.0, linestyle="--")
-    return _finish(fig, ax, xscale="log", yscale="log", xlabel="samples N", ylabel=ylabel)
+    return finish(fig, ax, xlabel="nominal level", ylabel="observed coverage")

@@ -16,15 +16,15 @@ from scipy.stats import norm
 from gppvae.data.arrays import Samples
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
-from gppvae.kernels.base import Leaf
-from gppvae.kernels.columns import FreeForm, IdLeaf, Learned
+from gppvae.kernels import FreeForm, IdLeaf, Leaf, Learned
 from gppvae.kernels.stationary import StationaryLeaf
 from gppvae.report import figures
 from gppvae.report.describe import (
     REPORT,
     column_rows,
-    kernel_of,
     kernel_rows,
+    kernel_text,
+    phase_rows,
     run_config,
     run_facts,
     settings_rows,
@@ -76,7 +76,7 @@ class RunReport:
         self, folder: Path, model: GPPVAE, train: Part | None, test: Part | None, title: str, about: str | None
     ) -> None:
         self.folder, self.model, self.train, self.test = folder, model, train, test
-        self.page = Page(title, about or f"{kernel_of(model).text()}, {model.latent_dim} latent dimensions")
+        self.page = Page(title, about or f"{kernel_text(model)}, {model.prior_.n_latents} latent dimensions")
         self.images = is_image(model.shape_)
         self.rows = np.array([], dtype=np.int64) if test is None else spread(len(Table(test[1])), MAX_SCORED)
 
@@ -135,7 +135,7 @@ class RunReport:
 
     def covariances(self) -> None:
         """What the kernel learned about ids and numbers."""
-        found = [(leaf, *self._covariance(leaf)) for leaf in kernel_of(self.model).leaves() if _has_covariance(leaf)]
+        found = [(leaf, *self._covariance(leaf)) for leaf in self.model.prior_.leaves() if _has_covariance(leaf)]
         self.page.section("What the kernel learned")
         self.page.table(["part of the kernel", "learned"], kernel_rows(self.model), "Parts of the kernel.")
         ids = [entry for entry in found if isinstance(entry[0], Learned)]
@@ -163,7 +163,8 @@ class RunReport:
         self.page.section("Facts")
         self.page.table(["column", "in training"], column_rows(self.model), "Columns the kernel reads.")
         self.page.facts(run_facts(self.folder, self.model) | {"shape of a sample": self.model.shape_})
-        self.page.table(["setting", "value"], settings_rows(self.model), "Settings of the estimator.")
+        self.page.table(["phase", "how it was trained"], phase_rows(self.model), "Phases of the training.")
+        self.page.table(["setting", "value"], settings_rows(self.model), "Settings that were trained with.")
 
     # -- pieces
 
@@ -220,7 +221,7 @@ class RunReport:
             values = torch.arange(len(labels), device=device)
         else:
             assert isinstance(leaf, StationaryLeaf)
-            numbers = leaf.anchors.cpu().numpy()
+            numbers = leaf.shown_values.cpu().numpy()
             if self.test is not None:
                 numbers = np.concatenate([numbers, Table(self.test[1]).numeric(leaf.columns_read)])
             numbers = np.unique(numbers, axis=0)

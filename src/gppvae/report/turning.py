@@ -11,10 +11,8 @@ import torch
 from gppvae.data.arrays import Samples
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
-from gppvae.kernels.base import Kernel, Leaf
-from gppvae.kernels.columns import IdLeaf, Learned
+from gppvae.kernels import IdLeaf, Leaf, Learned
 from gppvae.kernels.stationary import Periodic, StationaryLeaf
-from gppvae.report.describe import kernel_of
 
 MAX_VIEWS, MAX_OBJECTS, MAX_BETWEEN = 64, 12, 3
 MAX_PIXELS = 6_000_000  # of the sprite, so that the page stays a few megabytes
@@ -53,8 +51,7 @@ def find_turn(model: GPPVAE, test: Part | None = None) -> Turn | None:
     Objects with test samples come first; views are those of training and test and, for numbers, values in
     between that nobody measured.
     """
-    kernel = kernel_of(model)
-    pair = _object_and_view(kernel)
+    pair = _object_and_view(model)
     if pair is None:
         return None
     objects, view_leaf = pair
@@ -72,10 +69,10 @@ def find_turn(model: GPPVAE, test: Part | None = None) -> Turn | None:
     return Turn(objects.column, view_leaf.columns_read[0], sorted(names, key=objects.levels.index), views)
 
 
-def _object_and_view(kernel: Kernel) -> tuple[IdLeaf, Leaf] | None:
-    leaves = [leaf for leaf in kernel.leaves() if leaf.columns_read]
+def _object_and_view(model: GPPVAE) -> tuple[IdLeaf, Leaf] | None:
+    leaves = [leaf for leaf in model.prior_.leaves() if leaf.columns_read]
     ids = [leaf for leaf in leaves if isinstance(leaf, IdLeaf)]
-    if len(kernel.columns()) != 2 or not ids:
+    if len(model.prior_.columns()) != 2 or not ids:
         return None
     objects = max(ids, key=lambda leaf: (isinstance(leaf, Learned), len(leaf.levels)))
     views = [
@@ -89,13 +86,13 @@ def _object_and_view(kernel: Kernel) -> tuple[IdLeaf, Leaf] | None:
 
 def _numbers(leaf: Leaf, test: Table | None, limit: int) -> list[float]:
     assert isinstance(leaf, StationaryLeaf)
-    values = leaf.anchors[:, 0].cpu().numpy()
+    values = leaf.shown_values[:, 0].cpu().numpy()
     if test is not None:
         values = np.concatenate([values, test.numeric(leaf.columns_read)[:, 0]])
     values = np.unique(values)
     if len(values) > limit:
         values = values[np.linspace(0, len(values) - 1, limit).round().astype(int)]
-    return with_between(values, limit, leaf.options["period"] if isinstance(leaf, Periodic) else None)
+    return with_between(values, limit, leaf.period if isinstance(leaf, Periodic) else None)
 
 
 def with_between(values: np.ndarray, limit: int, period: float | None = None) -> list[float]:

@@ -1,0 +1,35 @@
+"""Images with the table that says what they show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """A part of a data set.
+
+    Attributes:
+        images: (n, height, width) or (n, channels, height, width), floats or bytes.
+        table: one row per image.
+    """
+
+    images: np.ndarray
+    table: pd.DataFrame
+
+    def pixels(self) -> np.ndarray:
+        """The images as networks see them: bytes as float32 in [0, 1], floats as they are."""
+        return unit_pixels(self.images, self.images.dtype)
+
+    def take(self, rows: np.ndarray) -> ImageSet:
+        """Some of it, by row numbers or by mask."""
+        return ImageSet(self.images[rows], self.table.loc[self.table.index[rows]].reset_index(drop=True))
+
+
+def unit_pixels(images: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
+    """Images whose values are of `kind`, or averages of such: divided by 255 if these are bytes."""
+    return images.astype(np.float32) / np.float32(255.0) if kind == np.uint8 else images

@@ -1,1 +1,0 @@
-"""Experiments: each module runs one and returns its results."""

@@ -1,0 +1,116 @@
+"""Choosing the trade-off between reconstruction and prior, as the paper's supplement does (Figures S3 and S4).
+
+One parameter decides it: the pixel variance sigma_y^2, or lambda = 2 L sigma_y^2 / K. All methods share the value
+at which a plain VAE has the highest validation bound; CVAE-opt and LIVAE-opt take the value at which they predict
+what is asked about validation data best.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gppvae.data.image_set import ImageSet
+from gppvae.estimator import VAE
+from gppvae.estimator.evaluation import mse_per_sample
+from gppvae.paper.comparison.task import Task
+from gppvae.paper.comparison.workshop import Workshop, decoded, encoded
+from gppvae.paper.cvae.estimator import CVAE
+from gppvae.paper.cvae.model import object_latents
+from gppvae.paper.livae import interpolate_latents
+from gppvae.paper.statistics import standard_error
+
+SELECTION_SEED = 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A curve over the grid and the value it chose.
+
+    Attributes:
+        values: validation bound (nats per image) or validation error at every pixel variance of the grid.
+        errors: standard errors of these over images.  chosen: pixel variance.
+    """
+
+    values: list[float]
+    errors: list[float]
+    chosen: float
+
+    def facts(self) -> dict[str, Any]:
+        return {"values": self.values, "standard_errors": self.errors, "chosen": self.chosen}
+
+
+def validation_bounds(model: VAE, images: np.ndarray, seed: int = 0) -> np.ndarray:
+    """The VAE's bound for each validation image in nats, sigma_y^2 as the validation images themselves estimate it.
+
+    ELBO_n = -K/2 log(2 pi s2) - |y_n - g(z_n)|^2 / (2 s2) - KL_n, with s2 the mean squared error over all
+    images and pixels at one draw of z. Source: supplement, "Selection of lambda" (which leaves out 1/K).
+    """
+    mean, std = model.encode(images, return_std=True)
+    assert isinstance(mean, np.ndarray)
+    z = mean + std * np.random.default_rng(seed).standard_normal(mean.shape)
+    squares = (
+        np.square(decoded(model, z).reshape(images.shape) - images)
+        .reshape(len(images), -1)
+        .sum(axis=1, dtype=np.float64)
+    )
+    n_pixels = images[0].size
+    pixel_var = squares.mean() / n_pixels
+    kl = 0.5 * (mean**2 + std**2 - 1.0 - 2.0 * np.log(std)).sum(axis=1, dtype=np.float64)
+    return -0.5 * n_pixels * math.log(2.0 * math.pi * pixel_var) - 0.5 * squares / pixel_var - kl
+
+
+def cvae_latents(model: CVAE, task: Task, given: ImageSet, asked: ImageSet) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of the latent of each asked row's object, from all its given views."""
+    mean, var = model.encode_views(given.images, given.table)
+    return object_latents(mean, var, task.objects(given), task.objects(asked))
+
+
+def livae_latents(model: VAE, task: Task, given: ImageSet, asked: ImageSet) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of the latent at each asked row, between its object's two nearest given views."""
+    latents = encoded(model, given)
+    there, here = (task.objects(given), task.angles(given)), (task.objects(asked), task.angles(asked))
+    return interpolate_latents(*latents, *there, *here, task.period)
+
+
+def select_shared(work: Workshop) -> Choice:
+    """The value for all methods: highest validation bound of the VAE (Figure S3)."""
+    images = work.task.valid.pixels()
+    return _choose(
+        work, lambda value: validation_bounds(work.selection_vae(SELECTION_SEED, value), images), highest=True
+    )
+
+
+def select_livae(work: Workshop) -> Choice:
+    """The value at which interpolation predicts validation images best (Figures S4 and S5)."""
+    task = work.task
+
+    def errors(value: float) -> np.ndarray:
+        model = work.selection_vae(SELECTION_SEED, value)
+        guess = decoded(model, livae_latents(model, task, task.given, task.asked)[0])
+        return mse_per_sample(task.asked.pixels(), guess)
+
+    return _choose(work, errors, highest=False)
+
+
+def select_cvae(work: Workshop) -> Choice:
+    """The value at which the CVAE predicts validation images best (Figures S4 and S5)."""
+    task = work.task
+
+    def errors(value: float) -> np.ndarray:
+        model = work.cvae(SELECTION_SEED, value, work.setup.select_epochs)
+        guess = model.decode_views(cvae_latents(model, task, task.given, task.asked)[0], task.asked.table)
+        return mse_per_sample(task.asked.pixels(), guess)
+
+    return _choose(work, errors, highest=False)
+
+
+def _choose(work: Workshop, per_image: Callable[[float], np.ndarray], highest: bool) -> Choice:
+    scores = [per_image(value) for value in work.setup.grid]
+    means = [float(score.mean()) for score in scores]
+    best = int(np.argmax(means) if highest else np.argmin(means))
+    return Choice(means, [standard_error(score) for score in scores], work.setup.grid[best])

@@ -1,0 +1,108 @@
+"""Tables on the pages come from the results, and the pages in the repository are up to date."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gppvae.paper.tables import START, TABLES, filled, main, markdown, pages
+
+ROOT = Path(__file__).parents[2]
+REGION = "before\n<!-- table: rotated-mnist split=paper network=paper -->\nold\n<!-- end of table -->\nafter\n"
+
+
+def summary(means: list[float], spread: float | None) -> dict[str, Any]:
+    return {
+        "seeds": list(range(len(means))),
+        "mean": sum(means) / len(means),
+        "spread": spread,
+        "standard_error": 0.0007,
+    }
+
+
+def results() -> dict[str, Any]:
+    def method(label: str, **values: Any) -> dict[str, Any]:
+        return {"label": label, "note": "", "epochs": {"vae": 60}, "seconds": [60.0, 120.0], **values}
+
+    return {
+        "methods": {
+            "joint": method(
+                "GPPVAE-joint", mean_decoded=summary([0.0271, 0.0273], 0.00014), sample_averaged=summary([0.028], None)
+            ),
+            "mean-image": method("mean image", mean_decoded=summary([0.0780], None), sample_averaged=None),
+        },
+        "setting": {"setup": {"n_draws": 64}},
+        "tests": {"joint against dis": {"average": {"t_test_p": 0.0123, "wilcoxon_p": 0.0456}}},
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "results" / "rotated_mnist_paper_paper.json").write_text(json.dumps(results()))
+    (tmp_path / "README.md").write_text(REGION)
+    (tmp_path / "docs" / "a.md").write_text("<!-- table: rotated-mnist-overview -->\n<!-- end of table -->\n")
+    return tmp_path
+
+
+def test_region_is_replaced_and_the_rest_stays(folder: Path) -> None:
+    text = filled(REGION, folder / "results")
+    assert text.startswith("before\n<!-- table: rotated-mnist split=paper network=paper -->\n| method |")
+    assert text.endswith("<!-- end of table -->\nafter\n")
+    assert "old" not in text
+    row = next(line for line in text.splitlines() if line.startswith("| GPPVAE-joint"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:5] == ["0.0280 ± 0.0008", "0.0272 ± 0.0001", "0.0280 ± 0.0007", "2"]
+    assert cells[6] == "1.5"
+    assert "| mean image | \u2013 | 0.0780 ± 0.0007 | \u2013 |" in text
+    assert "joint against dis: paired t-test p = 0.012" in text
+    assert filled(text, folder / "results") == text
+
+
+def test_overview_puts_splits_and_networks_side_by_side(folder: Path) -> None:
+    results = folder / "results"
+    other = json.loads((results / "rotated_mnist_paper_paper.json").read_text())
+    del other["methods"]["joint"]
+    (results / "rotated_mnist_published_wide.json").write_text(json.dumps(other))
+    text = filled((folder / "docs" / "a.md").read_text(), folder / "results")
+    row = next(line for line in text.splitlines() if line.startswith("| GPPVAE-joint"))
+    assert row == "| GPPVAE-joint | 0.0280 ± 0.0008 | 0.0272 ± 0.0001 | \u2013 |"
+    assert "| paper split, paper network | published split, wide network |" in text
+    assert "| seeds | \u2013 | 1 to 2 | 1 |" in text
+
+
+def test_missing_results_say_how_to_get_them(tmp_path: Path) -> None:
+    text = filled(REGION.replace("network=paper", "network=wide"), tmp_path)
+    assert "Not run yet: `gppvae reproduce rotated-mnist --split paper --network wide --seeds 5`." in text
+
+
+def test_command_writes_pages_and_check_only_reports(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--root", str(folder), "--check"]) == 1
+    assert (folder / "README.md").read_text() == REGION
+    assert main(["--root", str(folder)]) == 0
+    assert "0.0272" in (folder / "README.md").read_text()
+    assert main(["--root", str(folder), "--check"]) == 0
+    assert "README.md: out of date" in capsys.readouterr().out
+
+
+def test_wrong_marks_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="asks for a table 'magic'; there are rotated-mnist"):
+        filled("<!-- table: magic -->\n<!-- end of table -->\n", tmp_path)
+    with pytest.raises(ValueError, match="to be closed by"):
+        filled("<!-- table: rotated-mnist -->\n| a |\n", tmp_path)
+
+
+def test_markdown_keeps_bars_inside_cells() -> None:
+    assert markdown(["a", "b"], [["x|y", "2"]]) == "| a | b |\n| --- | --- |\n| x\\|y | 2 |"
+
+
+def test_pages_of_the_repository_agree_with_its_results() -> None:
+    found = pages(ROOT)
+    assert ROOT / "README.md" in found
+    for page in found:
+        text = page.read_text("utf-8")
+        assert filled(text, ROOT / "results") == text, f"{page.name} is out of date; run make tables"
+    assert START.search((ROOT / "docs" / "rotated_mnist.md").read_text("utf-8")), "the experiment's page has no table"
+    assert set(TABLES) >= {"rotated-mnist", "rotated-mnist-overview"}
