@@ -1,5 +1,6 @@
 """New objects of a small fitted model, and their posterior in dense NumPy."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -104,6 +105,10 @@ CASES = {
             ([oracles.scaled(0.8, oracles.linear(("time",), t))], free_form(fs[1])),
         ],
     ),
+    "a term of unseen times": Case(
+        lambda: [(Learned("person", 2) * FreeForm("pose") + 1.5 * Matern("time", nu=0.5, lengthscale=0.7), L)],
+        lambda fs, t: [([free_form(fs[0])], oracles.scaled(1.5, oracles.matern(("time",), 0.5, 0.7)))],
+    ),
     "groups with and without": Case(
         lambda: [(None, 1), (Learned("person", 2) * FreeForm("pose") + Linear("time"), 1)],
         lambda fs, t: [None, ([free_form(fs[0])], oracles.linear(("time",), t))],
@@ -175,8 +180,11 @@ class Problem:
         rows = self.model.prior.code(Table(self.new_table).take(np.flatnonzero(used)))
         epoch = Epoch(Samples(self.y[used], missing="mask"), rows, batch_size, None, torch.device("cpu"))
         owner = torch.from_numpy(self.owner[used])
-        fit = ObjectFit(self.model, self.weights, self.leaves, epoch, owner, self.n_objects, likelihood)
-        x, root = fit.run(steps)
+        with contextlib.ExitStack() as stack:
+            for leaf in self.leaves:  # nothing is known of a new object before the fit
+                stack.enter_context(leaf.using(torch.zeros_like(leaf.x)))
+            fit = ObjectFit(self.model, self.weights, self.leaves, epoch, owner, self.n_objects, likelihood)
+            x, root = fit.run(steps)
         return x.numpy(), (root @ root.transpose(1, 2)).numpy()
 
     def affine(self, case: Case) -> tuple[Array, Array]:
@@ -206,6 +214,21 @@ class Problem:
                     o[n, at] += 0.0 if rest is None else rest(row, known) * a[m]
             entry, used = entry + J, used + len(others)
         return A, o
+
+
+def missed_by_features(problem: Problem, case: Case) -> Array:
+    """Prior variance of the terms without a vector that the training values do not carry, (N, L), by dense solves."""
+    train, new = dict_rows(problem.table), dict_rows(problem.new_table)
+    forms = [leaf for leaf in problem.model.prior.leaves() if isinstance(leaf, FreeForm)]
+    missed, start = np.zeros((len(new), L)), 0
+    for group, parts in zip(problem.model.prior.groups, case.parts(forms, train), strict=True):
+        at, start = slice(start, start + group.n_latents), start + group.n_latents
+        k = None if parts is None else parts[1]
+        if k is not None:
+            K, K_cross = oracles.gram(k, train, train), oracles.gram(k, new, train)
+            carried = np.sum(K_cross * (K_cross @ np.linalg.pinv(K, rcond=1e-9, hermitian=True)), axis=1)
+            missed[:, at] = (np.diag(oracles.gram(k, new, new)) - carried)[:, None]
+    return missed
 
 
 def prior_by_loops(leaves: list[Learned], trained: int) -> tuple[Array, Array]:
