@@ -153,6 +153,14 @@ class LatentPrior(nn.Module):
 
     def bind(self, table: Table, generator: torch.Generator | None = None) -> None:
         """Fix levels and inducing points of all kernels from the training table."""
+        readers: dict[str, Leaf] = {}  # rows hold one coded column per name, for all groups
+        for leaf in self.leaves():
+            other = readers.setdefault(leaf.key, leaf)
+            if other.columns_read != leaf.columns_read:
+                raise ValueError(
+                    f"the columns {other.columns_read} and {leaf.columns_read} cannot be told apart as {leaf.key!r}; "
+                    "rename one of them"
+                )
         for kernel in self.kernels:
             kernel.bind(table, generator)
 
