@@ -66,7 +66,7 @@ def test_the_term_keeps_its_digits(table: str, alpha: float) -> None:
     with torch.no_grad():
         mean, var = model.autoencoder.encode(epoch.y)
         V = model.prior.groups[0].features(epoch.rows)
-        noise = model.prior.noise_at(epoch.rows)[:, 0]
+        noise = model.prior.noise_at(epoch.rows, training=True)[:, 0]
     cov = V @ V.T + torch.diag(noise)
     totals = sum_rows(epoch, lambda b: model.prior.statistics(b.rows, *model.autoencoder.encode(b.y)))
     value, _, _ = pull_back(model.prior, totals, N, ALONE)

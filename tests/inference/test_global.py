@@ -34,7 +34,7 @@ def away_from_start(model: GPPriorVAE) -> Global:
 def loop_loss(model: GPPriorVAE, inference: Global, epoch: RowEpoch) -> tuple[torch.Tensor, torch.Tensor]:
     """Reconstruction and KL, one row and one weight at a time."""
     V = kernel_of(model).features(epoch.rows)
-    d = model.prior.groups[0].noise(epoch.rows).expand(N)
+    d = model.prior.groups[0].noise(epoch.rows, training=True).expand(N)
     (mean,), (log_std,) = inference.means, inference.log_stds
     std, recon = log_std.exp(), torch.zeros((), dtype=torch.float64)
     for n in range(N):

@@ -49,7 +49,7 @@ def full_bound(model: GPPriorVAE, epoch: RowEpoch, weights: SharedCovariance) ->
     recon = dense_recon(model, epoch.y, mean + q.stddev * epoch.eps)
     V = kernel_of(model).features(epoch.rows)
     Sigma = weights.root @ weights.root.T
-    d = model.prior.groups[0].noise(epoch.rows).expand(N).unsqueeze(1)
+    d = model.prior.groups[0].noise(epoch.rows, training=True).expand(N).unsqueeze(1)
     f_var = torch.stack([v @ Sigma @ v for v in V]).unsqueeze(1)
     at_mean = torch.distributions.Normal(V @ weights.mean, d.sqrt()).log_prob(mean)
     gp = -(at_mean - 0.5 * (q.variance + f_var) / d).sum()

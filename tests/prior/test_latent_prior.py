@@ -213,6 +213,14 @@ def test_it_speaks_for_all_kernels() -> None:
     assert prior.groups[0].layout.split is not None and prior.groups[1].layout.kernel is None
 
 
+def test_columns_that_groups_cannot_tell_apart_are_refused() -> None:
+    """One group reads the columns a and b, another a column called "a x b"; both would look up the same name."""
+    prior = LatentPrior([(Linear("a", "b"), 1), (Linear("a x b"), 1)])
+    table = Table({"a": [1.0, 2.0], "b": [3.0, 4.0], "a x b": [5.0, 6.0]})
+    with pytest.raises(ValueError, match=r"\('a', 'b'\) and \('a x b',\) cannot be told apart"):
+        prior.bind(table)
+
+
 def test_noise_counts_what_few_inducing_points_miss() -> None:
     times = np.linspace(-2.0, 2.0, 30)
     kernel = RBF("time", lengthscale=0.4, max_inducing=3, basis="inducing")

@@ -10,9 +10,8 @@ from gppvae.prior.posterior import (
     LatentPosterior,
     SharedCovariance,
     condition,
-    condition_on_encoder,
 )
-from prior.problems import ALPHAS, SIZES, problem, tensor
+from prior.problems import ALPHAS, SIZES, Problem, problem, tensor
 
 
 @pytest.mark.parametrize("alpha", ALPHAS[1:])
@@ -57,7 +56,7 @@ def test_no_data_gives_the_prior() -> None:
 def test_encoder_uncertainty_is_that_of_many_encodings(rng: np.random.Generator) -> None:
     """Sigma = C^-1 + C^-1 V'D^-1 Cov(Z) D^-1 V C^-1, the second part by drawing Z and conditioning on it."""
     p = problem(8, 3, 0.4, n_latents=2, uneven=True)
-    weights = condition_on_encoder(p.assembled(expected=True))
+    weights = condition(p.assembled(expected=True))
     exact = condition(p.assembled())
     torch.testing.assert_close(weights.mean, exact.mean)
     C = np.eye(3) + p.V.T @ np.diag(1 / p.noise) @ p.V
@@ -73,9 +72,12 @@ def test_encoder_uncertainty_is_that_of_many_encodings(rng: np.random.Generator)
     np.testing.assert_allclose(np.cov(means), spread, atol=0.03 * np.abs(spread).max())
 
 
-def test_without_encoder_variances_both_conditionings_agree() -> None:
-    full = problem(8, 3, 0.4).assembled(expected=False)
-    torch.testing.assert_close(condition_on_encoder(full).root, condition(full).root)
+def test_an_encoder_that_is_sure_gives_the_posterior_of_given_latents() -> None:
+    p = problem(8, 3, 0.4)
+    sure = condition(Problem(p.V, p.mean, np.zeros_like(p.var), p.noise).assembled(expected=True))
+    given = condition(p.assembled(expected=False))
+    torch.testing.assert_close(sure.root @ sure.root.T, given.root @ given.root.T)
+    torch.testing.assert_close((sure.mean, sure.logdet), (given.mean, given.logdet))
 
 
 @pytest.mark.parametrize("kind", ["shared", "diagonal"])

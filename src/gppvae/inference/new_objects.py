@@ -101,7 +101,7 @@ class ObjectFit:
                 mean, var = map(prior.to_gp, self.model.autoencoder.encode(batch.y, batch.mask))
                 index = batch.index.to(self.device)
                 A, owner = self.A[index], self.owner[index]
-                c = 1.0 / (var + prior.noise_at(batch.rows, new=True))  # (B, L)
+                c = 1.0 / (var + prior.noise_at(batch.rows))  # (B, L)
                 weighted = A * c.unsqueeze(1)
                 precision.index_add_(0, owner, weighted @ A.transpose(1, 2))
                 error = mean - self.offset[index]

@@ -20,7 +20,7 @@ PREDICT_ROWS = 256
 
 def latents_at(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Latents:
     """Where the GP puts the latents of rows, the uncertainty of added objects' vectors included."""
-    latents = model.prior.at(rows, weights, new=True)
+    latents = model.prior.at(rows, weights)
     return dataclasses.replace(latents, var=latents.var + vector_variance(model.prior, weights, rows))
 
 
@@ -32,8 +32,8 @@ def row_chunks(rows: Rows) -> Iterator[Rows]:
 
 def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Tensor:
     """The decoder at the posterior mean of z, (N, *shape)."""
-    autoencoder = model.autoencoder
-    return autoencoder.likelihood.mean(autoencoder.decode(model.prior.at(rows, weights).mean))
+    autoencoder, means = model.autoencoder, [part.mean for part in weights.parts]
+    return autoencoder.likelihood.mean(autoencoder.decode(model.prior.functions_at(rows, means)))
 
 
 def decode_draws(
@@ -48,7 +48,7 @@ def decode_draws(
         seed: of the vectors of added ids, which must be the same for every chunk of a table.
     """
     prior, autoencoder = model.prior, model.autoencoder
-    noise_std = prior.noise_at(rows, new=True).sqrt()
+    noise_std = prior.noise_at(rows).sqrt()
     of_vectors = torch.Generator().manual_seed(seed)
     for B in draws:
         with added_vectors_drawn(prior, of_vectors):
