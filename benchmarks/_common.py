@@ -1,4 +1,4 @@
-"""What every benchmark shares: interleaved timing, peak memory in a fresh process, the result file."""
+"""What every benchmark shares: models under the training loop, interleaved timing, peak memory, the result file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch, derive_seed
-from gppvae.inference.phase import Phase
+from gppvae.data.table import Table
+from gppvae.inference import find_inference
+from gppvae.inference.phase import Budget, Phase
+from gppvae.kernels import parse_kernel
+from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
+from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.checkpoint import write_json
 from gppvae.training.folder import provenance
 from gppvae.training.loop import PhaseRun, Settings, Trainer
@@ -26,6 +33,9 @@ from gppvae.training.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
+QUICK = ROOT / "build" / "quick"  # where runs go that are to show that a script works
+INFERENCES = ("exact", "minibatch", "posterior", "global")
+MANY_EPOCHS = 10_000  # of a phase, so that the learning rate hardly moves while it is timed
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,10 @@ class Timing:
     def ratio_to(self, other: Timing) -> float:
         """Median over rounds of the ratio of wall times: what slows a round down slows both."""
         return statistics.median(a / b for a, b in zip(self.wall, other.wall, strict=True))
+
+    def cpu_ratio_to(self, other: Timing) -> float:
+        """The same of processor times, which other work on the machine moves less; waiting threads count in it."""
+        return statistics.median(a / b for a, b in zip(self.cpu, other.cpu, strict=True))
 
     def record(self) -> dict[str, Any]:
         return {
@@ -85,20 +99,87 @@ def thread_counts(asked: int | None) -> list[int]:
     return [asked] if asked else sorted({torch.get_num_threads(), 1}, reverse=True)
 
 
-def epochs_of(model: GPPriorVAE | Autoencoder, phase: Phase, data: Epoch, seed: int) -> Callable[[], None]:
-    """A model under the training loop; each call runs the next epoch of the phase."""
-    trainer = Trainer(model, [phase], data, Settings(seed=seed, progress=False))
-    progress = Progress([(phase.name, phase.epochs, data.n_batches)], enabled=False)
-    progress.__enter__()
-    run = PhaseRun(trainer, 0, progress)
-    run.inference.start(data, None)
-    count = itertools.count()
+@dataclass(frozen=True)
+class Training:
+    """Data and kernel on which inferences are timed; "vae" is the plain VAE, whose latents have no kernel.
 
-    def next_epoch() -> None:
-        done = next(count)
-        run._epoch(replace(data, seed=derive_seed(seed, 0, done), tick=progress.tick), done)
+    Attributes:
+        samples, table: the data.  kernel: its text.  n_latents: L.  batch_size: B.
+        networks: makes a fresh encoder and decoder.
+    """
 
-    return next_epoch
+    samples: Samples
+    table: Table
+    kernel: str
+    n_latents: int
+    batch_size: int
+    networks: Callable[[], tuple[nn.Module, nn.Module]]
+
+    def epochs(self, inference: str, seed: int) -> Callable[[], None]:
+        """A fresh model under the training loop; each call runs the next epoch."""
+        torch.manual_seed(seed)
+        prior = LatentPrior([(None if inference == "vae" else parse_kernel(self.kernel), self.n_latents)])
+        prior.bind(self.table, torch.Generator().manual_seed(seed))
+        model = GPPriorVAE(Autoencoder(*self.networks(), Gaussian()), prior)
+        data = self._data(prior)
+        prior.plan(data.rows, self.batch_size)
+        phase = phase_of(inference)
+        trainer = Trainer(model, [phase], data, Settings(seed=seed, progress=False))
+        progress = Progress([(phase.name, phase.epochs, data.n_batches)], enabled=False)
+        progress.__enter__()
+        run = PhaseRun(trainer, 0, progress)
+        run.inference.start(data, None)
+        count = itertools.count()
+
+        def next_epoch() -> None:
+            done = next(count)
+            run._epoch(replace(data, seed=derive_seed(seed, 0, done), tick=progress.tick), done)
+
+        return next_epoch
+
+    def encoder_pass(self) -> Callable[[], None]:
+        """All samples through an encoder, without a graph: what exact inference does beyond a plain VAE epoch."""
+        encoder, data = self.networks()[0], self._data(LatentPrior([(None, self.n_latents)]))
+
+        @torch.no_grad()
+        def encode() -> None:
+            for batch in data:
+                encoder(batch.y)
+
+        return encode
+
+    def _data(self, prior: LatentPrior) -> Epoch:
+        return Epoch(self.samples, prior.code(self.table), self.batch_size, None, torch.device("cpu"))
+
+
+def phase_of(inference: str) -> Phase:
+    """The phase in which a fit by this inference trains by it."""
+    kind = find_inference(inference)
+    return next(
+        phase for phase in kind.phases(Budget(epochs=MANY_EPOCHS, warmup_epochs=MANY_EPOCHS)) if phase.kind is kind
+    )
+
+
+def compared(times: dict[str, Timing], most: float) -> dict[str, Any]:
+    """Records of all inferences with their ratios to the plain VAE beside the largest that is accepted."""
+    vae = times["vae"]
+    rows: dict[str, Any] = {"vae": vae.record()}
+    for name in INFERENCES:
+        ratio, cpu_ratio = times[name].ratio_to(vae), times[name].cpu_ratio_to(vae)
+        more = {"ratio": ratio, "cpu_ratio": cpu_ratio, "target": most, "met": ratio <= most}
+        rows[name] = times[name].record() | more
+    return {"exact_limit": 1.0 + times["encoder pass"].ratio_to(vae), "inferences": rows}
+
+
+def show_compared(case: dict[str, Any]) -> None:
+    """Print what `compared` found."""
+    print(f"  {'vae':<10} {case['inferences']['vae']['seconds']:7.3f} s")
+    for name in INFERENCES:
+        row = case["inferences"][name]
+        target = f"at most {row['target']:.2f}: {'met' if row['met'] else 'MISSED'}"
+        ratios = f"x {row['ratio']:.3f} (processor x {row['cpu_ratio']:.3f})"
+        print(f"  {name:<10} {row['seconds']:7.3f} s   {ratios}   {target}")
+    print(f"  a VAE epoch and one more encoder pass, the limit of exact: x {case['exact_limit']:.3f}", flush=True)
 
 
 def extra_memory(run: Callable[[], object]) -> float:
@@ -136,10 +217,10 @@ def in_fresh_process(script: str, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def save(name: str, content: dict[str, Any], seed: int, started: float) -> Path:
-    """Write results/<name>.json with what is needed to judge and repeat it."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+def save(name: str, content: dict[str, Any], seed: int, started: float, quick: bool) -> Path:
+    """Write results/<name>.json with what is needed to judge and repeat it; a quick run goes into build/quick."""
+    path = (QUICK / "results" if quick else RESULTS) / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     about = provenance() | {"seed": seed, "wall_seconds": round(time.perf_counter() - started, 1)}
     write_json(path, {"about": about, **content})
     return path

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from _common import RESULTS, ROOT
+from _common import INFERENCES, RESULTS, ROOT
 
 from gppvae.data.atomic import write_bytes
 
@@ -19,43 +19,45 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 
 
 def epoch_table(result: dict[str, Any]) -> str:
-    names = [name for name in result["cases"][0]["inferences"] if name != "vae"]
-    header = ["network", "threads", "plain VAE", *names, "limit of exact"]
+    header = ["network", "threads", "plain VAE", *INFERENCES, "limit of exact", "target"]
     rows = []
     for case in result["cases"]:
         found = case["inferences"]
-        ratios = [f"{found[name]['ratio']:.2f}" + ("" if found[name]["met"] else " (missed)") for name in names]
-        vae = f"{found['vae']['seconds']:.2f} s"
-        rows.append([case["network"], str(case["threads"]), vae, *ratios, f"{case['exact_limit']:.2f}"])
-    targets = result["cases"][0]["inferences"]
-    rows.append(["target", "", "", *[f"at most {targets[name]['target']:.2f}" for name in names], ""])
+        vae, target = f"{found['vae']['seconds']:.2f} s", f"at most {found['exact']['target']:.2f}"
+        ratios = [ratio(found[name]) for name in INFERENCES]
+        rows.append([case["network"], str(case["threads"]), vae, *ratios, f"{case['exact_limit']:.2f}", target])
     return markdown(header, rows)
 
 
+def ratio(row: dict[str, Any]) -> str:
+    return f"{row['ratio']:.2f}" + ("" if row["met"] else " (missed)")
+
+
 def gp_term_table(result: dict[str, Any]) -> str:
-    header = ["N, M, Q, L", "form", "gppvae", "a, B, c float64", "a, B, c float32", "times faster", "share of memory",
-              "largest difference"]  # fmt: skip
+    header = ["N, M, Q, L", "rows at once", "form", "gppvae", "term by autograd", "the term alone", "whole features",
+              "a, B, c float64", "a, B, c float32", "extra memory", "of a, B, c", "difference"]  # fmt: skip
     rows = []
     for case in result["cases"]:
-        cells = [
-            f"{row['seconds'] * 1e3:.0f} ms, {row['extra_bytes'] / 2**20:.0f} MiB" for row in case["methods"].values()
-        ]
+        times = case["speed_up"]
+        others = [times[name] for name in ("autograd", "term by autograd", "whole features", "paper64", "paper32")]
         rows.append([
-            ", ".join(f"{value:,}" for value in case["shape"].values()), case["form"], *cells,
-            " / ".join(f"{value:.1f}" for value in case["speed_up"].values()),
-            " / ".join(f"{value:.2f}" for value in case["memory_share"].values()),
+            ", ".join(f"{value:,}" for value in case["shape"].values()), f"{case['batch_size']:,}", case["form"],
+            f"{case['methods']['gppvae']['seconds'] * 1e3:.0f} ms", *(f"{value:.1f}" for value in others),
+            f"{case['extra_bytes']['gppvae'] / 2**20:.0f} MiB", f"{case['memory_share']:.2f}",
             f"{case['gradient_difference']['gppvae']:.0e}",
         ])  # fmt: skip
     return markdown(header, rows)
 
 
 def faces_table(result: dict[str, Any]) -> str:
-    header = ["inference", "seconds per epoch", "of a VAE epoch", "GP term", "peak memory", "beyond the VAE"]
+    header = ["inference", "seconds per epoch", "of a VAE epoch", "GP", "peak memory", "beyond the VAE"]
     rows = []
     for name, row in result["inferences"].items():
-        cells = [f"{row['ratio']:.2f}", f"{row['gp_share']:.1%}"] if name != "vae" else ["1", ""]
-        more = f"{row['memory_beyond_vae'] / 1e6:+.0f} MB" if name != "vae" else ""
-        rows.append([name, f"{row['cpu_seconds']:.1f}", *cells, f"{row['peak_memory'] / 1e6:,.0f} MB", more])
+        peak = f"{row['peak_memory'] / 1e6:,.0f} MB"
+        more = f"{row['memory_beyond_vae'] / 1e6:+.0f} MB"
+        cells = ["1", "", peak, ""] if name == "vae" else [ratio(row), f"{row['gp_share']:.1%}", peak, more]
+        rows.append([name, f"{row['seconds']:.1f}", *cells])
+    rows.append(["limit of exact", "", f"{result['exact_limit']:.2f}", "", "", ""])
     return markdown(header, rows)
 
 

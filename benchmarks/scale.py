@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import ROOT
+from _common import QUICK, ROOT
 from _scale_page import INFERENCES, METHODS, SHAPES, claims, draw, fill_page, tables
 
 from gppvae.training.checkpoint import write_json
@@ -133,7 +133,7 @@ def main() -> None:
     unknown = [part for part in args.parts if part not in PARTS]
     if unknown:
         parser.error(f"parts are {', '.join(PARTS)}, got {unknown[0]}")
-    out = ROOT / "build" / "quick" if args.quick else ROOT
+    out = QUICK if args.quick else ROOT
     measured = Measured(out / "results" / "scale.json", args.again)
     with tempfile.TemporaryDirectory() as folder:
         for part in args.parts:

@@ -2,7 +2,8 @@
 
     python benchmarks/waiting.py [--quick]
 
-Every cell is a fresh process, since OpenMP reads its settings once. Writes results/waiting.json.
+Every cell is a fresh process, since OpenMP reads its settings once. Writes results/waiting.json; --quick writes
+into build/quick only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from typing import Any
 
 from _common import ROOT, save
-from epoch import make_data, make_epoch
+from epoch import make_training
 
 import gppvae
 
@@ -30,8 +31,7 @@ PATIENCE = 300.0  # seconds until a process counts as stuck
 
 def child(epochs: int) -> None:
     """Print the median seconds of a plain VAE epoch, 8 channels."""
-    samples, table = make_data(0)
-    run = make_epoch("vae", "conv", samples, table, 0)
+    run = make_training("conv", 0).epochs("vae", 0)
     times = []
     for _ in range(epochs + 1):
         started = time.perf_counter()
@@ -72,7 +72,7 @@ def main() -> None:
         cases.append({"waiting": name, "setting": setting, "alone": alone, "beside_another": slowest})
         print({key: cases[-1][key] for key in ("waiting", "alone", "beside_another")}, flush=True)
     facts = {"network": "conv", "epochs": epochs, "patience_seconds": PATIENCE, "cases": cases}
-    print(f"\nwritten to {save('waiting', facts, 0, started)}")
+    print(f"\nwritten to {save('waiting', facts, 0, started, args.quick)}")
 
 
 if __name__ == "__main__":

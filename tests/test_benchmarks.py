@@ -1,9 +1,10 @@
-"""Benchmarks are commands, not tests; here is only whether they still fit the package."""
+"""Benchmarks are commands, not tests; here is only whether they still fit the package and time what they say."""
 
+import importlib
+import math
 import runpy
-import subprocess
-import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -11,8 +12,13 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 MODULES = sorted(path.name for path in FOLDER.glob("*.py"))
 
 
+def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module(name)
+
+
 def test_there_are_benchmarks() -> None:
-    assert {"epoch.py", "gp_term.py", "scale.py", "time_to_accuracy.py"} <= set(MODULES)
+    assert {"epoch.py", "faces.py", "gp_term.py", "scale.py", "time_to_accuracy.py"} <= set(MODULES)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -22,13 +28,44 @@ def test_all_that_a_benchmark_imports_exists(name: str, monkeypatch: pytest.Monk
     assert ran["__doc__"], f"{name} says in its first line what it measures"
 
 
-def test_the_gradient_that_gp_term_times_is_the_one_of_the_papers_formulas() -> None:
-    code = """
-from gp_term import FORMS, differences, make_problem
-for form in FORMS:
-    print(differences(make_problem((60, 3, 4, 2), 0), form)["gppvae"])
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = [float(line) for line in done.stdout.split()]
-    assert len(found) == 2 and max(found) < 1e-9
+@pytest.mark.parametrize("batch_size", [60, 7])
+@pytest.mark.parametrize("form", ["sampled", "expected"])
+def test_every_way_that_gp_term_times_gives_the_gradient_of_the_papers_formulas(
+    form: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gp_term = script("gp_term", monkeypatch)
+    found = gp_term.differences(gp_term.Size((60, 3, 4, 2), batch_size), form, 0)
+    assert found.keys() == {"gppvae", "autograd", "whole features", "paper32"}
+    assert max(value for name, value in found.items() if name != "paper32") < 1e-9
+
+
+def test_the_layouts_that_gp_term_compares_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    gp_term = script("gp_term", monkeypatch)
+    for size in gp_term.SIZES.values():
+        split, whole = (gp_term.Problem(size.shape, size.batch_size, 0, split=split) for split in (True, False))
+        assert split.prior.groups[0].layout.split == "view (id)" and whole.prior.groups[0].layout.split is None
+
+
+def test_every_way_that_scale_times_gives_the_same_value_however_often_rows_are_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scale = script("_scale", monkeypatch)
+    monkeypatch.setattr("_gp_problem.MOST_DISTINCT", 30)
+    problem = scale.Problem((60, 3, 4, 2), 20, 0)
+    ours, *others = (run(problem, False) for run in scale.METHODS.values())
+    assert problem.repeats == 2 and all(math.isclose(ours, other, rel_tol=1e-9) for other in others)
+
+
+def test_the_page_of_scale_names_the_methods_that_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert script("_scale", monkeypatch).METHODS.keys() == script("_scale_page", monkeypatch).METHODS.keys()
+
+
+def test_the_epochs_that_are_timed_train_by_the_inference_of_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    common, epoch = script("_common", monkeypatch), script("epoch", monkeypatch)
+    training = epoch.make_training("conv", seed=0, n_rows=200)
+    names = ("vae", *common.INFERENCES)
+    assert [common.phase_of(name).kind.name for name in names] == list(names)
+    runs = {name: training.epochs(name, seed=0) for name in names} | {"encoder pass": training.encoder_pass()}
+    found = common.compared(common.interleave(runs, rounds=1, warm_up=0), most=math.inf)
+    assert found["exact_limit"] > 1.0
+    assert all(found["inferences"][name]["ratio"] > 0.0 for name in common.INFERENCES)
