@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gppvae.estimator import GPPVAE, VAE, Prediction
-    from gppvae.inference.phase import Phase
+    from gppvae.inference import Inference, LossTerms, Phase
     from gppvae.kernels import (
         RBF,
         Categorical,
         Constant,
         FreeForm,
+        IdLeaf,
+        InducingLeaf,
         Kernel,
         Learned,
         Linear,
         Matern,
+        NumericLeaf,
         Periodic,
         RationalQuadratic,
         parse_kernel,
     )
+    from gppvae.likelihoods import Likelihood
 
 __version__ = "0.1.0"
 
@@ -39,10 +43,16 @@ __all__ = [
     "Categorical",
     "Constant",
     "FreeForm",
+    "IdLeaf",
+    "InducingLeaf",
+    "Inference",
     "Kernel",
     "Learned",
+    "Likelihood",
     "Linear",
+    "LossTerms",
     "Matern",
+    "NumericLeaf",
     "Periodic",
     "Phase",
     "Prediction",
@@ -51,7 +61,16 @@ __all__ = [
     "parse_kernel",
 ]
 
-_HOMES = {"GPPVAE": "estimator", "VAE": "estimator", "Prediction": "estimator", "Phase": "inference.phase"}
+# Where a name lives; kernels are everything else.
+_HOMES = {
+    "GPPVAE": "estimator",
+    "Inference": "inference",
+    "Likelihood": "likelihoods",
+    "LossTerms": "inference",
+    "Phase": "inference",
+    "Prediction": "estimator",
+    "VAE": "estimator",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -84,7 +84,7 @@ def test_a_flipped_bit_in_the_header_is_one_sentence(path: Path) -> None:
 
 def test_a_foreign_safetensors_file_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2)}, tmp_path / "other.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"not written by this version of gppvae .*expected format gppvae-1, got pt"):
+    with pytest.raises(ValueError, match=r"not written by this version of gppvae .*expected format gppvae-2, got pt"):
         read_tensors(tmp_path / "other.safetensors")
     save_file({"a": torch.zeros(2)}, tmp_path / "bare.safetensors")
     with pytest.raises(ValueError, match="got none"):

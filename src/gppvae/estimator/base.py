@@ -18,7 +18,7 @@ from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.outputs import Folder, Outputs
-from gppvae.estimator.settings import WRITES_PHASES, settings_of
+from gppvae.estimator.settings import WRITES_PHASES, own_parts, settings_of
 from gppvae.inference.phase import Phase
 from gppvae.likelihoods import Gaussian, Likelihood, make_likelihood
 from gppvae.models.gppvae import GPPriorVAE
@@ -154,6 +154,7 @@ class Estimator(abc.ABC):
             generator = torch.Generator().manual_seed(self.seed)
             numbers = likelihood.numbers_per_value
             encoder, decoder = build_networks(self.network, shape, n_latents, self.width, numbers, generator)
+        encoder, decoder = encoder.eval(), decoder.eval()  # the loop switches to training mode while it trains
         check_networks(encoder, decoder, shape, n_latents, likelihood.numbers_per_value)
         return Autoencoder(encoder, decoder, likelihood).to(self._torch_device())
 
@@ -178,7 +179,8 @@ class Estimator(abc.ABC):
         resume = False
         if folder is not None:
             facts = self._data_facts(samples, rows)
-            resume = folder.prepare({"given": settings_of(self), "trained": self.resolved_, "data": facts})
+            parts = {"given": settings_of(self), "trained": self.resolved_, "own": own_parts(self), "data": facts}
+            resume = folder.prepare(parts)
         trainer.run(resume)
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps
         self.fit_seconds_ = trainer.seconds()

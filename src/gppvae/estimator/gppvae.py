@@ -29,7 +29,7 @@ from gppvae.estimator.saving import (
     restore_kernels,
     save_model,
 )
-from gppvae.estimator.settings import arguments, foreign_classes, group_texts, latent_groups, settings_of
+from gppvae.estimator.settings import arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
 from gppvae.estimator.validation import known_rows, same_length, validator
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import Budget, Phase
@@ -189,9 +189,10 @@ class GPPVAE(Estimator):
         path = Path(out) / CONFIG
         if not path.exists():
             raise FileNotFoundError(f"expected a run folder at {out}, found no {CONFIG} in it; check the name")
-        settings = json.loads(path.read_text())["settings"]["given"]
+        settings = json.loads(path.read_text())["settings"]
         own = {name: options.pop(name) for name in GIVEN_AGAIN if name in options}
-        return cls(**(arguments(settings) | own)).fit(samples, table, out=out, **options)
+        ask_again(settings["own"], own, out, "resume()")
+        return cls(**(arguments(settings["given"]) | own)).fit(samples, table, out=out, **options)
 
     def _checked(self) -> tuple[LatentPrior, list[Phase]]:
         """A fresh prior and the phases of a fit, with every setting checked."""
@@ -339,12 +340,11 @@ class GPPVAE(Estimator):
         """Write the model into the folder `path` (model.safetensors; nothing in it is executable)."""
         model, posterior = self._fitted
         tensors = with_prefix("model", model.state_dict()) | with_prefix("weights", posterior.tensors())
-        groups = [(group.kernel, group.n_latents) for group in model.prior.groups]
         meta = {
             "kind": "gppvae",
             "given": settings_of(self),
             "trained": self.resolved_,
-            "own_kernels": foreign_classes(groups),
+            "own": own_parts(self),
             "shape": list(self.shape_),
             "kernel": kernel_extras(model.prior),
             "history": self.history_,
@@ -375,16 +375,12 @@ class GPPVAE(Estimator):
         """
         tensors, meta = load_model(path, "gppvae")
         given, trained = meta["given"], meta["trained"]
-        if given["encoder"] is not None and (encoder is None or decoder is None):
-            raise ValueError(f"{path} was fitted with networks of your own; pass encoder= and decoder= to load()")
-        if meta["own_kernels"] and kernel is None:
-            names = ", ".join(meta["own_kernels"])
-            raise ValueError(f"{path} was fitted with kernels of your own ({names}); pass kernel= to load()")
+        own = {"kernel": kernel, "encoder": encoder, "decoder": decoder, "likelihood": likelihood}
+        ask_again({name: classes for name, classes in meta["own"].items() if name in own}, own, path, "load()")
         if likelihood is not None:
             check_same_likelihood(likelihood, trained["likelihood"])
-        own = {"kernel": kernel, "likelihood": likelihood}
         given_again = {name: value for name, value in own.items() if value is not None}
-        self = cls(**(arguments(given) | given_again), encoder=encoder, decoder=decoder, device=device)
+        self = cls(**(arguments(given) | given_again), device=device)
         if kernel is None:
             groups = latent_groups(trained["kernel"], None)
         else:

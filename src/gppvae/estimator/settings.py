@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from gppvae.inference import Inference
+from gppvae.inference import INFERENCES, Inference
 from gppvae.inference.phase import Phase
 from gppvae.kernels import IdLeaf, Kernel, own_classes, parse_kernel
-from gppvae.likelihoods import Likelihood
+from gppvae.likelihoods import Likelihood, own_likelihoods
 
 Groups = list[tuple[Kernel | None, int]]
 # Arguments from which phases are written; what was trained is the phases themselves.
-WRITES_PHASES = ("inference", "schedule", "epochs", "warmup_epochs", "gp_epochs", "lr", "prior_lr")
+WRITES_PHASES = ("inference", "schedule", "epochs", "warmup_epochs", "gp_epochs", "lr", "prior_lr", "average")
 MODULES = ("encoder", "decoder")
 LATENTS = 16
 
@@ -42,8 +42,53 @@ def as_json(value: Any) -> Any:
 
 
 def settings_of(estimator: Any) -> dict[str, Any]:
-    """Constructor arguments as they were given, as JSON values; the device is a matter of the machine."""
-    return {item.name: as_json(getattr(estimator, item.name)) for item in fields(estimator) if item.name != "device"}
+    """Constructor arguments as they were given, as JSON values, without those that have no effect.
+
+    The device is a property of the machine, and explicit phases replace the arguments that phases are written from.
+    """
+    unused = {"device"} if getattr(estimator, "phases", None) is None else {"device", *WRITES_PHASES}
+    return {item.name: as_json(getattr(estimator, item.name)) for item in fields(estimator) if item.name not in unused}
+
+
+def own_parts(estimator: Any) -> dict[str, list[str]]:
+    """Names of the user's own classes, by constructor argument; a file can name them but not bring them back."""
+    kernels = _kernels_given(getattr(estimator, "kernel", None))
+    found = {
+        "kernel": [name for kernel in kernels for name in own_classes(kernel)],
+        "encoder": [] if estimator.encoder is None else [type(estimator.encoder).__name__],
+        "decoder": [] if estimator.decoder is None else [type(estimator.decoder).__name__],
+        "likelihood": own_likelihoods(estimator.likelihood),
+    }
+    # A loaded model knows inferences by name only, so names decide; find_inference refuses a name that is taken.
+    if getattr(estimator, "phases", None) is not None:
+        trained = [phase["inference"] for phase in as_json(estimator.phases)]
+        found["phases"] = [name for name in trained if name not in INFERENCES]
+    elif hasattr(estimator, "inference"):
+        found["inference"] = [name for name in as_json([estimator.inference]) if name not in INFERENCES]
+    return {name: list(dict.fromkeys(classes)) for name, classes in found.items() if classes}
+
+
+def _kernels_given(kernel: Any) -> list[Kernel]:
+    """Kernel objects in the argument `kernel`; text can only name the package's own."""
+    if isinstance(kernel, Kernel):
+        return [kernel]
+    entries = kernel if isinstance(kernel, Sequence) and not isinstance(kernel, str) else []
+    return [entry[0] for entry in entries if isinstance(entry[0], Kernel)]
+
+
+def ask_again(own: dict[str, list[str]], given: dict[str, Any], path: Any, call: str) -> None:
+    """Raise ValueError, in one sentence, unless every class of the user's own is given again.
+
+    Args:
+        own: `own_parts` of the fit.  given: arguments of the call.  path: of the file or folder.
+        call: what was called, for the message.
+    """
+    missing = [name for name in own if given.get(name) is None]
+    if missing:
+        classes = ", ".join(dict.fromkeys(cls for name in missing for cls in own[name]))
+        *most, last = (f"{name}=" for name in missing)
+        wanted = f"{', '.join(most)} and {last}" if most else last
+        raise ValueError(f"{path} was fitted with classes of your own ({classes}); pass {wanted} to {call}")
 
 
 def arguments(settings: dict[str, Any]) -> dict[str, Any]:
@@ -95,11 +140,6 @@ def _kernel(given: Kernel | str) -> Kernel:
 def group_texts(groups: Groups) -> list[list[Any]]:
     """(text of the kernel, number of latents) of each group."""
     return [[None if kernel is None else kernel.text(), size] for kernel, size in groups]
-
-
-def foreign_classes(groups: Groups) -> list[str]:
-    """Names of kernel classes that no text can bring back."""
-    return sorted({name for kernel, _ in groups if kernel is not None for name in own_classes(kernel)})
 
 
 def groups_from_words(words: Sequence[str]) -> str | list[tuple[str | None, int]]:

@@ -14,7 +14,7 @@ from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows
 from gppvae.estimator.base import Estimator, NotFittedError, whole
 from gppvae.estimator.saving import check_same_likelihood, load_model, load_weights, save_model
-from gppvae.estimator.settings import LATENTS, arguments, settings_of
+from gppvae.estimator.settings import LATENTS, arguments, ask_again, own_parts, settings_of
 from gppvae.estimator.validation import elbo
 from gppvae.inference import Inference
 from gppvae.inference.phase import Phase
@@ -101,6 +101,7 @@ class VAE(Estimator):
             "kind": "vae",
             "given": settings_of(self),
             "trained": self.resolved_,
+            "own": own_parts(self),
             "shape": list(self.shape_),
             "history": self.history_,
         }
@@ -119,12 +120,12 @@ class VAE(Estimator):
         """A saved model; modules of your own must be given again (those of a `likelihood` only for score())."""
         tensors, meta = load_model(path, "vae")
         given, trained = meta["given"], meta["trained"]
-        if given["encoder"] is not None and (encoder is None or decoder is None):
-            raise ValueError(f"{path} was fitted with networks of your own; pass encoder= and decoder= to load()")
+        own = {"encoder": encoder, "decoder": decoder, "likelihood": likelihood}
+        ask_again(meta["own"], own, path, "load()")
         if likelihood is not None:
             check_same_likelihood(likelihood, trained["likelihood"])
-        own = {} if likelihood is None else {"likelihood": likelihood}
-        self = cls(**(arguments(given) | own), encoder=encoder, decoder=decoder, device=device)
+        given_again = {name: value for name, value in own.items() if value is not None}
+        self = cls(**(arguments(given) | given_again), device=device)
         self.shape_ = tuple(meta["shape"])
         model = self._build(self.shape_)
         load_weights(model, under("model", tensors), path)

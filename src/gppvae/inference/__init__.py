@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gppvae.inference.base import Inference, LossTerms
+from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon_nll, sum_rows
 from gppvae.inference.exact import Exact
 from gppvae.inference.fixed_latents import FixedLatents
 from gppvae.inference.global_ import Distill, Global
@@ -30,15 +30,21 @@ __all__ = [
     "Minibatch",
     "Phase",
     "PosteriorCoding",
+    "draw",
     "find_inference",
+    "neg_entropy",
+    "recon_nll",
+    "sum_rows",
 ]
 
 
 def find_inference(named: Any) -> type[Inference]:
     """The class of this name, or the class itself."""
     if isinstance(named, type) and issubclass(named, Inference):
+        if INFERENCES.get(named.name, named) is not named:
+            raise ValueError(f"an inference of your own needs a name of its own, got {named.name!r}; set another name")
         return named
-    if named not in INFERENCES:
+    if not isinstance(named, str) or named not in INFERENCES:
         raise ValueError(
             f"inference must be one of {', '.join(INFERENCES)} or a class, got {named!r}; see docs/inference.md"
         )

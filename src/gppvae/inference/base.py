@@ -6,6 +6,7 @@ import abc
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +70,7 @@ class Inference(nn.Module, abc.ABC):
     What is special about a class it declares itself, so that a class of your own works wherever a name does.
 
     Attributes:
-        name: what `inference=` says and logs show.
+        name: what `inference=` says and logs show; that of the class unless it has another.
         sweeps: passes over the data per epoch, for the progress bar.
         conditions: whether a phase of it ends with a q(B) of its own.
         follows: whether it needs the q(B) of a phase before it.
@@ -85,6 +86,11 @@ class Inference(nn.Module, abc.ABC):
     trains_encoder: bool = True
     validated_by: str | None = "prediction"
     alpha: float = 0.1
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
 
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__()

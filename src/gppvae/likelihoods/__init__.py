@@ -16,6 +16,7 @@ __all__ = [
     "NegativeBinomial",
     "Perceptual",
     "make_likelihood",
+    "own_likelihoods",
     "perceptual_from_file",
 ]
 
@@ -25,3 +26,10 @@ LIKELIHOODS: dict[str, type[Likelihood]] = VALUES | {Perceptual.name: Perceptual
 def make_likelihood(config: str | dict[str, Any] | Likelihood) -> Likelihood:
     """A likelihood from its name, from `config()` of another, or as given."""
     return make(config, LIKELIHOODS)
+
+
+def own_likelihoods(likelihood: Any) -> list[str]:
+    """Names of the classes in a likelihood that `make_likelihood` cannot bring back; none for a name or a config."""
+    parts = likelihood.modules() if isinstance(likelihood, Likelihood) else ()
+    known = LIKELIHOODS.values()
+    return [part.name for part in parts if isinstance(part, Likelihood) and type(part) not in known]

@@ -48,6 +48,7 @@ class Perceptual(Likelihood):
         if isinstance(pixels, Perceptual):
             raise ValueError("pixels must have a likelihood of their own, got a perceptual one; name all layers in one")
         self.pixels = make(pixels)
+        self.numbers_per_value = self.pixels.numbers_per_value
         self.layers = _checked_layers(layers)
         self._features: FrozenFeatures | None = None
         self._device = torch.device("cpu")

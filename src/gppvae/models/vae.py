@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from gppvae.likelihoods import Likelihood
@@ -13,8 +14,8 @@ class Autoencoder(nn.Module):
     """y -> q(z | y) and z -> p(y | z).
 
     Args:
-        encoder: module, y -> (mean, logvar), each (B, L). One with the attribute `wants_mask = True` is called with the
-            mask of observed values as its second argument (None when everything was observed).
+        encoder: module, y -> (mean, logvar), each (B, L). One with the attribute `wants_mask = True` is called with
+            (y, mask); the mask is True where a value was observed, and has the shape of y.
         decoder: module, z -> output of the samples' shape, or (B, k, *shape) for a likelihood that asks for k numbers
             per value.
         likelihood: what the output means.
@@ -31,9 +32,10 @@ class Autoencoder(nn.Module):
 
     def encode_log(self, y: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of q(z | y), (B, L) each; the latter is kept where exp() is safe."""
-        seen = self.likelihood.encoder_input(y)
-        wants_mask = getattr(self.encoder, "wants_mask", False)
-        mean, logvar = self.encoder(seen, mask) if wants_mask else self.encoder(seen)
+        inputs = [self.likelihood.encoder_input(y)]
+        if getattr(self.encoder, "wants_mask", False):
+            inputs.append(torch.ones_like(y, dtype=torch.bool) if mask is None else mask)
+        mean, logvar = self.encoder(*inputs)
         return mean, logvar.clamp(*LOGVAR_RANGE)
 
     def decode(self, z: Tensor) -> Tensor:

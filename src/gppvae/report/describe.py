@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from gppvae.estimator import GPPVAE
-from gppvae.kernels import IdLeaf, Leaf, Learned, Scale
+from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned, Scale
 from gppvae.kernels.stationary import StationaryLeaf
 from gppvae.training.folder import CONFIG
 
 REPORT = "report.html"
+MAX_NUMBERS = 4  # of one parameter of a kernel, to be shown
 
 
 def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
@@ -47,13 +48,15 @@ def _learned(part: Leaf | Scale) -> str:
     if isinstance(part, Learned):
         size = float(part.vectors().detach().square().sum(1).mean())
         return f"{len(part.levels)} ids, vectors of length {part.dim}, mean variance {size:.4g}"
-    if isinstance(part, IdLeaf):
-        return f"{len(part.levels)} levels"
     if isinstance(part, StationaryLeaf):
         words = [f"length scale {_numbers(part.base.lengthscale)}"]
         words += [f"alpha {_numbers(part.base.alpha)}"] if hasattr(part.base, "alpha") else []
         return ", ".join([*words, f"{part.rank} {'functions' if part.series else 'inducing points'}"])
-    return "nothing to learn"
+    words = [f"{len(part.levels)} levels"] if isinstance(part, IdLeaf) else []
+    # Few parameters are shown as the class names them; a table of many says nothing here.
+    words += [f"{name} {_numbers(p)}" for name, p in part.named_parameters() if p.numel() <= MAX_NUMBERS]
+    words += [f"{part.rank} inducing points"] if isinstance(part, InducingLeaf) else []
+    return ", ".join(words) or "nothing to learn"
 
 
 def _numbers(values: Any) -> str:
@@ -73,10 +76,11 @@ def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
 
 
 def _span(leaf: Leaf, position: int) -> str:
-    if not isinstance(leaf, StationaryLeaf) or leaf.rank == 0:
+    if not isinstance(leaf, InducingLeaf) or leaf.rank == 0:
         return "numbers"
     values = leaf.shown_values[:, position]
-    count = "" if leaf.series else f" ({leaf.rank} {'values' if leaf.complete else 'inducing points'})"
+    series = isinstance(leaf, StationaryLeaf) and leaf.series is not None
+    count = "" if series else f" ({leaf.rank} {'values' if leaf.complete else 'inducing points'})"
     return f"numbers from {float(values.min()):g} to {float(values.max()):g}{count}"
 
 

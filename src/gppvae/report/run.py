@@ -16,8 +16,7 @@ from scipy.stats import norm
 from gppvae.data.arrays import Samples
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
-from gppvae.kernels import FreeForm, IdLeaf, Leaf, Learned
-from gppvae.kernels.stationary import StationaryLeaf
+from gppvae.kernels import FreeForm, IdLeaf, InducingLeaf, Leaf, Learned
 from gppvae.report import figures
 from gppvae.report.describe import (
     REPORT,
@@ -25,7 +24,6 @@ from gppvae.report.describe import (
     kernel_rows,
     kernel_text,
     phase_rows,
-    run_config,
     run_facts,
     settings_rows,
 )
@@ -152,7 +150,7 @@ class RunReport:
 
     def training(self) -> None:
         """Loss terms over epochs."""
-        rows = curve_rows(self.model.history_, run_config(self.folder))
+        rows = curve_rows(self.model.history_, self.model.resolved_["phases"])
         if not rows:
             return
         self.page.section("Training", "Terms of the loss per sample in nats, by epoch; colours mark the phases.")
@@ -220,7 +218,7 @@ class RunReport:
             labels = leaf.levels[:MAX_LEVELS]
             values = torch.arange(len(labels), device=device)
         else:
-            assert isinstance(leaf, StationaryLeaf)
+            assert isinstance(leaf, InducingLeaf)
             numbers = leaf.shown_values.cpu().numpy()
             if self.test is not None:
                 numbers = np.concatenate([numbers, Table(self.test[1]).numeric(leaf.columns_read)])
@@ -233,7 +231,7 @@ class RunReport:
 
 
 def _has_covariance(leaf: Leaf) -> bool:
-    return isinstance(leaf, (Learned, FreeForm, StationaryLeaf))
+    return isinstance(leaf, (Learned, FreeForm, InducingLeaf))
 
 
 def spread(n: int, most: int) -> np.ndarray:
@@ -241,13 +239,15 @@ def spread(n: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.array([], np.int64)
 
 
-def curve_rows(history: list[dict[str, Any]], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+def curve_rows(history: list[dict[str, Any]], phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The log as `loss_curves` takes it: one name for the validation error, no terms that are always zero.
 
-    Rows of phases that fit the encoder to finished latents are left out, their loss is of another kind.
+    Phases that train the encoder alone are left out: it is fitted to finished latents, by a loss of another kind.
+
+    Args:
+        history: metrics per epoch.  phases: those that were trained, as in `resolved_`.
     """
-    phases = config.get("settings", {}).get("phases") or []
-    apart = {phase["name"] for phase in phases if phase["inference"] == "distill"}
+    apart = {phase["name"] for phase in phases if set(phase["lr"]) == {"encoder"}}
     rows = [dict(row) for row in history if row["phase"] not in apart]
     for row in rows:
         valid = row.get("valid_mse_prediction", row.get("valid_mse_reconstruction"))

@@ -11,8 +11,7 @@ import torch
 from gppvae.data.arrays import Samples
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
-from gppvae.kernels import IdLeaf, Leaf, Learned
-from gppvae.kernels.stationary import Periodic, StationaryLeaf
+from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned, Periodic
 
 MAX_VIEWS, MAX_OBJECTS, MAX_BETWEEN = 64, 12, 3
 MAX_PIXELS = 6_000_000  # of the sprite, so that the page stays a few megabytes
@@ -79,13 +78,13 @@ def _object_and_view(model: GPPVAE) -> tuple[IdLeaf, Leaf] | None:
         leaf
         for leaf in leaves
         if leaf.columns_read[0] != objects.column
-        and (isinstance(leaf, IdLeaf) or (isinstance(leaf, StationaryLeaf) and len(leaf.columns_read) == 1))
+        and (isinstance(leaf, IdLeaf) or (isinstance(leaf, InducingLeaf) and len(leaf.columns_read) == 1))
     ]
     return (objects, views[0]) if views else None
 
 
 def _numbers(leaf: Leaf, test: Table | None, limit: int) -> list[float]:
-    assert isinstance(leaf, StationaryLeaf)
+    assert isinstance(leaf, InducingLeaf)
     values = leaf.shown_values[:, 0].cpu().numpy()
     if test is not None:
         values = np.concatenate([values, test.numeric(leaf.columns_read)[:, 0]])

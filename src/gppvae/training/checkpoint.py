@@ -14,7 +14,7 @@ from torch import Tensor
 from gppvae.data.atomic import write_bytes
 from gppvae.data.digest import digest
 
-FORMAT = "gppvae-1"
+FORMAT = "gppvae-2"
 
 
 def write_json(path: Path, content: Any) -> None:

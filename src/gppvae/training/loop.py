@@ -156,6 +156,7 @@ class PhaseRun:
         """Step through one epoch and log its mean terms per sample."""
         sums: dict[str, Tensor] = {}
         seen = 0
+        self.trainer.model.train()  # for layers such as dropout; everywhere else the model is in evaluation mode
         try:
             for terms in self.inference.steps(epoch):
                 progress = (done + seen / epoch.n_rows) / self.phase.epochs
@@ -165,6 +166,7 @@ class PhaseRun:
                     sums[name] = sums[name] + value if name in sums else value
         except torch.linalg.LinAlgError as error:
             raise TrainingError(self._stop_message(f"a Cholesky factor failed ({error})")) from None
+        self.trainer.model.eval()
         row = {"phase": self.phase.name, "epoch": done + 1, "seconds": round(self.trainer.seconds(), 3)}
         logged = {name: float(value) / max(seen, 1) for name, value in sums.items()}
         logged["loss"] = sum(logged.values())
@@ -182,6 +184,11 @@ class PhaseRun:
         for group in self.optimizer.param_groups:
             # Rates are per batch: a step of the prior that stands for several is as many times as long.
             group["lr"] = group["base"] * rate * (terms.gathered if group["prior"] else 1)
+        if all(p.grad is None for p in self.parameters):
+            raise TrainingError(
+                f"phase {self.phase.name!r} trains {', '.join(self.trained)}, but {self.phase.kind.name} gave none of "
+                "them a gradient; correct the lr of the phase, or call backward() before you yield"
+            )
         waiting = [p for name in terms.waiting for p in self.trained.get(name, [])]
         held = [p.grad for p in waiting]
         for parameter in waiting:
