@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +38,7 @@ from gppvae.models.predict import decode_draws, decode_mean, latents_at, predict
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.checkpoint import under, with_prefix
-from gppvae.training.folder import CONFIG, RunFolder
+from gppvae.training.folder import RunFolder, read_config
 from gppvae.training.phases import check_phases
 
 CALIBRATION_ROWS = 256
@@ -186,10 +184,7 @@ class GPPVAE(Estimator):
             out: the run folder.  samples, table: the training data.
             options: of `fit`, and kernel, inference, phases, encoder, decoder or likelihood of your own.
         """
-        path = Path(out) / CONFIG
-        if not path.exists():
-            raise FileNotFoundError(f"expected a run folder at {out}, found no {CONFIG} in it; check the name")
-        settings = json.loads(path.read_text())["settings"]
+        settings = read_config(out)["settings"]
         own = {name: options.pop(name) for name in GIVEN_AGAIN if name in options}
         ask_again(settings["own"], own, out, "resume()")
         return cls(**(arguments(settings["given"]) | own)).fit(samples, table, out=out, **options)

@@ -26,6 +26,9 @@ CONFIG, METRICS, CHECKPOINT, MODEL = (
     "model.safetensors",
 )
 
+# Of a configuration: arguments as given, what is trained, classes of the user's own, checksums of the data.
+SECTIONS = {"given", "trained", "own", "data"}
+
 
 class RunFolder:
     """config.json, metrics.jsonl, checkpoint.safetensors and, when done, model.safetensors.
@@ -82,13 +85,13 @@ class RunFolder:
         existing = self.path / CONFIG
         self.check_unfinished()
         if existing.exists():
-            self._check_same(json.loads(existing.read_text()), config)
+            self._check_same(read_config(self.path), config)
         else:
             write_json(existing, {"settings": config, "about": provenance()})
         return (self.path / CHECKPOINT).exists()
 
     def _check_same(self, existing: dict[str, Any], config: dict[str, Any]) -> None:
-        old, new = _flat(existing.get("settings", {})), _flat(json.loads(json.dumps(config)))
+        old, new = _flat(existing["settings"]), _flat(json.loads(json.dumps(config)))
         changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
         if changed:
             key = changed[0]
@@ -120,6 +123,21 @@ class RunFolder:
 
     def finished(self) -> bool:
         return (self.path / MODEL).exists()
+
+
+def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """config.json of a run folder; a missing, damaged or older one is an error in one sentence."""
+    path = Path(folder) / CONFIG
+    if not path.exists():
+        raise FileNotFoundError(f"expected a run folder at {folder}, found no {CONFIG} in it; check the name")
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        raise ValueError(f"{path} is damaged; restore it from a copy or start again in another folder") from None
+    settings = content.get("settings") if isinstance(content, dict) else None
+    if not isinstance(settings, dict) or not settings.keys() >= SECTIONS:
+        raise ValueError(f"{path} was written by another version of gppvae; start again in another folder")
+    return content
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
