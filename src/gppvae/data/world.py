@@ -39,6 +39,10 @@ class World(abc.ABC):
         """Add each tensor up over all processes, in place. All must call it, with tensors of the same shapes."""
 
     @abc.abstractmethod
+    def join(self, part: Tensor, here: slice, total: int) -> Tensor:
+        """Rows of all processes, (total, ...), of which those at `here` are this one's; gradients go back to each."""
+
+    @abc.abstractmethod
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         """Give every process the values of the first, in place."""
 
@@ -55,6 +59,9 @@ class OneProcess(World):
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         return None
+
+    def join(self, part: Tensor, here: slice, total: int) -> Tensor:
+        return part
 
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         return None
