@@ -4,7 +4,8 @@ A covariance is a function of two rows, each a dict of column name to value. K i
 all rows, Z holds one column per latent dimension, and sums over latent dimensions are taken where said.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,76 @@ def fitc_covariance(V: Array, diagonal: Array, alpha: float) -> Array:
 def gaussian_kl(mean: Array, cov: Array) -> float:
     """KL(N(mean, cov) || N(0, I))."""
     return float(0.5 * (mean @ mean + np.trace(cov) - len(mean) - np.linalg.slogdet(cov)[1]))
+
+
+# -- latents in groups, each with a Gaussian process of its own
+
+
+@dataclass(frozen=True)
+class LatentGroup:
+    """So many latents with f ~ GP(0, k) and z = f + noise; without a covariance z ~ N(0, 1), each by itself."""
+
+    k: Covariance | None
+    n_latents: int
+    alpha: float = 1.0
+
+
+def of_groups(groups: Sequence[LatentGroup], *arrays: Array) -> Iterator[tuple[LatentGroup, list[Array]]]:
+    """Each group with its own columns of (N, L) arrays."""
+    start = 0
+    for group in groups:
+        yield group, [array[:, start : start + group.n_latents] for array in arrays]
+        start += group.n_latents
+
+
+def groups_nll(groups: Sequence[LatentGroup], rows: Sequence[Row], mean: Array, var: Array) -> float:
+    """E -log p(Z) for independent z_nl ~ N(mean_nl, var_nl), zeros for given Z."""
+    total = 0.0
+    for group, (own_mean, own_var) in of_groups(groups, mean, var):
+        if group.k is None:
+            for m, s2 in zip(own_mean.ravel(), own_var.ravel(), strict=True):
+                total += 0.5 * (m**2 + s2 + np.log(2.0 * np.pi))
+        else:
+            K = gram(group.k, rows, rows) + group.alpha * np.eye(len(rows))
+            total += expected_gp_nll(K, own_mean, own_var)
+    return float(total)
+
+
+def groups_posterior(
+    groups: Sequence[LatentGroup], rows: Sequence[Row], new: Sequence[Row], mean: Array, var: Array
+) -> tuple[Array, Array, Array]:
+    """Mean and variance of f at new rows given Z ~ N(mean, var) at rows, and the noise of z; (N*, L) each.
+
+    With G = K_* K^-1 the variance is that for given Z, plus G diag(var) G', var averaged over the group's latents.
+    """
+    means, variances, noises = [], [], []
+    for group, (own_mean, own_var) in of_groups(groups, mean, var):
+        shape = len(new), group.n_latents
+        f, spread = np.zeros(shape), np.zeros(len(new))
+        if group.k is not None:
+            K = gram(group.k, rows, rows) + group.alpha * np.eye(len(rows))
+            K_cross = gram(group.k, new, rows)
+            f, cov = gp_posterior(K, K_cross, gram(group.k, new, new), own_mean)
+            G = K_cross @ np.linalg.inv(K)
+            spread = np.diag(cov + G @ np.diag(own_var.mean(axis=1)) @ G.T)
+        means.append(f)
+        variances.append(np.repeat(spread[:, None], group.n_latents, axis=1))
+        noises.append(np.full(shape, group.alpha if group.k is not None else 1.0))
+    return np.concatenate(means, 1), np.concatenate(variances, 1), np.concatenate(noises, 1)
+
+
+def groups_kl(groups: Sequence[LatentGroup], rows: Sequence[Row], Z: Array) -> float:
+    """KL of the posterior of f given Z from its prior: E log N(Z; f, alpha) - log N(Z; 0, K), in function space."""
+    total = 0.0
+    for group, (own,) in of_groups(groups, Z):
+        if group.k is None:
+            continue
+        K_f = gram(group.k, rows, rows)
+        K = K_f + group.alpha * np.eye(len(rows))
+        f, cov = gp_posterior(K, K_f, K_f, own)
+        spread = group.n_latents * float(np.trace(cov)) / (2.0 * group.alpha)
+        total += gp_nll(K, own) - gaussian_nll(own, f, group.alpha) - spread
+    return total
 
 
 # -- the paper's derivatives of f = -log p(Z), summed over L

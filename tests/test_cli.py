@@ -203,11 +203,15 @@ def test_info_says_what_the_model_is(run: Path) -> None:
     answer = succeed("info", run).stdout
     model = GPPVAE.load(run)
     assert model.model_ is not None
-    scale = float(model.model_.kernel.leaves()[1].base.lengthscale.detach())  # type: ignore[attr-defined]
-    for word in ("Learned('spot', 3) * Periodic('angle', period=360.0)", "(1, 8, 8)", "5 ids (s0, s1, s2, s3, ...)"):
+    scale = float(model.kernel_.leaves()[1].base.lengthscale.detach())  # type: ignore[attr-defined]
+    for word in (
+        "Learned('spot', dim=3) * Periodic('angle', period=360.0)",
+        "(1, 8, 8)",
+        "5 ids (s0, s1, s2, s3, ...)",
+    ):
         assert word in answer
     assert f"length scale {scale:.4g}" in answer
-    assert f"variance {float(model.model_.alpha.detach()):.4g}" in answer
+    assert f"variance {float(model.prior_.groups[0].alpha.detach()):.4g}" in answer
     assert re.search(r"global, epoch 30 .*valid_mse_prediction", " ".join(answer.split()))
     assert re.search(r"batch_size\s+16", answer) and re.search(r"torch\s+\d", answer)
 

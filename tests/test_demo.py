@@ -45,8 +45,8 @@ def test_nobody_saw_the_held_out_angle(tmp_path: Path) -> None:
     result = run(tmp_path / "demo")
     assert 90.0 not in set(result.digits.train.table["angle"])
     assert set(result.digits.test.table["angle"]) == {90.0}
-    anchors = result.model.model_.kernel.leaves()[1].anchors.flatten().tolist()  # type: ignore[union-attr,union-attr]
-    assert 90.0 not in anchors
+    seen = result.model.kernel_.leaves()[1].inducing.flatten().tolist()  # type: ignore[union-attr,union-attr]
+    assert 90.0 not in seen
 
 
 def test_a_finished_demo_is_made_anew_and_replaced_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import gppvae.kernels.base
+import gppvae.prior.layout
 from gppvae import GPPVAE, RBF, VAE, Learned, Periodic, Phase
 from gppvae.estimator.base import NotFittedError
+from gppvae.estimator.settings import settings_of
 from tiny import KERNEL, SIZE, held_out, spots
 
 INFERENCES = ("exact", "minibatch", "posterior", "global")
@@ -56,11 +57,11 @@ def test_it_predicts_an_angle_it_never_saw(fitted: GPPVAE) -> None:
 def test_it_predicts_training_rows_whichever_column_is_kept_apart(
     monkeypatch: pytest.MonkeyPatch, kernel: str, n_objects: int, n_views: int, split: str
 ) -> None:
-    monkeypatch.setattr(gppvae.kernels.base, "SMALL_PRODUCT", 0.0)  # else a kernel this small is not split
+    monkeypatch.setattr(gppvae.prior.layout, "SMALL_PRODUCT", 0.0)  # else a kernel this small is not split
     images, table = spots(n_objects, n_views)
     settings = SMALL | {"inference": "global", "epochs": 60, "lr": 3e-3, "prior_lr": 3e-2}
     model = GPPVAE(kernel, **settings).fit(images, table, progress=False)
-    assert model.model_ is not None and model.model_.split == split
+    assert model.prior_.groups[0].layout.split == split
     assert np.mean((model.predict(table).mean[:, 0] - images) ** 2) < 0.3 * images.var(0).mean()
 
 
@@ -86,7 +87,7 @@ def test_a_saved_model_answers_the_same(fitted: GPPVAE, tmp_path: Path) -> None:
     images, table, _, wanted = held_out()
     fitted.save(tmp_path / "model")
     loaded = GPPVAE.load(tmp_path / "model")
-    assert loaded.settings() == fitted.settings()
+    assert settings_of(loaded) == settings_of(fitted) and loaded.resolved_ == fitted.resolved_
     assert loaded.history_ == fitted.history_
     np.testing.assert_array_equal(loaded.predict(wanted).mean, fitted.predict(wanted).mean)
     ours, theirs = (m.predict(wanted, n_samples=3, include_noise=True) for m in (loaded, fitted))
@@ -124,9 +125,9 @@ def test_noise_widens_the_std_and_leaves_the_mean(fitted: GPPVAE) -> None:
 
 def dense_prior_variance(model: GPPVAE, table: pd.DataFrame) -> np.ndarray:
     """k(row, row) + alpha, written out for Learned * (stationary of unit variance)."""
-    leaf = model.model_.kernel.leaves()[0]  # type: ignore[union-attr]
+    leaf = model.kernel_.leaves()[0]  # type: ignore[union-attr]
     vectors = dict(zip(leaf.levels, leaf.vectors().detach().numpy(), strict=True))  # type: ignore[attr-defined]
-    alpha = float(model.model_.log_alpha.detach().exp())  # type: ignore[union-attr]
+    alpha = float(model.prior_.groups[0].alpha.detach())  # type: ignore[union-attr]
     return np.array([vectors[str(name)] @ vectors[str(name)] + alpha for name in table["spot"]])
 
 
@@ -270,7 +271,8 @@ def test_own_networks_are_used_and_needed_to_load(tmp_path: Path) -> None:
     images, table, _, wanted = held_out()
     own = {"encoder": OwnEncoder(), "decoder": OwnDecoder()}
     model = make(latent_dim=2, epochs=3, **own).fit(images, table, progress=False)
-    assert model.model_ is not None and model.model_.autoencoder.decoder is own["decoder"]
+    fitted = model.model_.autoencoder.decoder
+    assert isinstance(fitted, OwnDecoder) and fitted is not own["decoder"]  # the one given stays as it was
     model.save(tmp_path)
     with pytest.raises(ValueError, match="pass encoder= and decoder="):
         GPPVAE.load(tmp_path)

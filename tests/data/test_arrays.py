@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gppvae.data import arrays
-from gppvae.data.arrays import Samples
+from gppvae.data.arrays import Samples, to_input_layout
 
 INDEX = torch.tensor([4, 0, 4, 2])
 
@@ -17,7 +17,9 @@ def images(dtype: type = np.float32, shape: tuple[int, ...] = (6, 5, 4)) -> np.n
     return (np.random.default_rng(0).random(shape) * 200).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.float16, np.float32, np.float64, bool, ">f8"])
+@pytest.mark.parametrize(
+    "dtype", [np.uint8, np.uint16, ">u2", np.int16, np.int64, np.float16, np.float32, np.float64, bool, ">f8"]
+)
 @pytest.mark.parametrize("held", [False, True], ids=["read", "held"])
 def test_every_number_type_comes_as_float32(dtype: type, held: bool) -> None:
     data = images().astype(dtype)
@@ -26,11 +28,15 @@ def test_every_number_type_comes_as_float32(dtype: type, held: bool) -> None:
         samples.keep_in_memory()
     y, mask = samples.read(INDEX)
     assert mask is None and y.dtype == torch.float32 and y.shape == (4, 1, 5, 4)
-    scale = 1 / 255 if dtype == np.uint8 else 1.0
+    scale = {"|u1": 1 / 255, "<u2": 1 / 65535, ">u2": 1 / 65535}.get(np.dtype(dtype).str, 1.0)
     np.testing.assert_allclose(y[:, 0].numpy(), data[INDEX.numpy()].astype(np.float64) * scale, rtol=1e-6)
 
 
-def test_bytes_are_scaled_only_as_images_and_unless_told() -> None:
+def test_integers_of_8_and_16_bits_are_scaled_only_as_images_and_unless_told() -> None:
+    assert Samples(images(np.uint16)).scale == 1 / 65535
+    assert Samples(images(np.uint16, (6, 5))).scale == 1.0
+    assert Samples(images(np.uint16), scale=1.0).scale == 1.0
+    assert Samples(images(np.int16)).scale == 1.0 and Samples(images(np.uint32)).scale == 1.0
     assert Samples(images(np.uint8)).scale == 1 / 255
     assert Samples(images(np.uint8, (6, 5))).scale == 1.0
     assert Samples(images(np.uint8), scale=0.5).scale == 0.5
@@ -170,3 +176,71 @@ def test_what_is_no_sample_array_is_explained(
 def test_empty_arrays_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="at least one sample"):
         Samples(np.zeros(shape)).check()
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "layout"),
+    [
+        ((6, 7), "first", "vector"),
+        ((6, 5, 4), "first", "grey"),
+        ((6, 5, 4), "last", "grey"),
+        ((6, 3, 5, 4), "first", "first"),
+        ((6, 1, 5, 4), "first", "first"),
+        ((6, 5, 4, 3), "last", "last"),
+        ((6, 5, 4, 1), "last", "last"),
+    ],
+)
+def test_samples_go_back_as_they_came(shape: tuple[int, ...], channels: str, layout: str) -> None:
+    data = images(shape=shape)
+    samples = Samples(data, channels=channels)
+    assert samples.layout_in == layout
+    y, _ = samples.read(torch.arange(6))
+    back = to_input_layout(y, layout)
+    assert isinstance(back, torch.Tensor) and torch.equal(back, torch.from_numpy(data))
+    back = to_input_layout(y.numpy(), layout)
+    assert isinstance(back, np.ndarray)
+    np.testing.assert_array_equal(back, data)
+    draws = np.stack([y.numpy(), y.numpy() + 1])  # more dimensions in front stay
+    np.testing.assert_array_equal(to_input_layout(draws, layout), np.stack([data, data + 1]))
+
+
+def test_the_last_axis_becomes_the_channels_entry_by_entry() -> None:
+    y = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+    back = to_input_layout(y, "last")
+    for n, c, h, w in np.ndindex(2, 3, 4, 5):
+        assert back[n, h, w, c] == y[n, c, h, w]
+
+
+def test_layouts_that_do_not_fit_are_explained() -> None:
+    with pytest.raises(ValueError, match=r"one channel .* got shape \(2, 3, 4, 5\)"):
+        to_input_layout(np.zeros((2, 3, 4, 5)), "grey")
+    with pytest.raises(ValueError, match=r"\(N, channels, height, width\), got shape \(2, 3\)"):
+        to_input_layout(np.zeros((2, 3)), "last")
+    with pytest.raises(ValueError, match="'vector', 'grey', 'first' or 'last', got 'middle'"):
+        to_input_layout(np.zeros((2, 3)), "middle")
+
+
+def test_masked_arrays_are_not_read_under_their_mask() -> None:
+    data = np.ma.MaskedArray(np.arange(6.0).reshape(3, 2), mask=[[0, 0], [0, 1], [0, 0]])
+    y, mask = Samples(data, missing="mask").read(torch.arange(3))
+    assert mask is not None and mask.tolist() == [[True, True], [True, False], [True, True]] and y[1, 1] == 0.0
+    with pytest.raises(ValueError, match="NaN or infinity in sample 1"):
+        Samples(data).check()
+    assert Samples(np.ma.MaskedArray(np.arange(6, dtype=np.uint8).reshape(1, 2, 3))).scale == 1 / 255
+    integers = Samples(
+        np.ma.MaskedArray(np.full((1, 2, 3), 255, dtype=np.uint8), mask=[[[1, 0, 0], [0, 0, 0]]]), missing="mask"
+    )
+    y, mask = integers.read(torch.arange(1))
+    assert mask is not None and mask.sum() == 5 and y[mask].tolist() == [1.0] * 5
+
+
+def test_short_floats_of_tensors_are_taken() -> None:
+    assert Samples(torch.ones(2, 3, dtype=torch.bfloat16)).read(torch.tensor([0]))[0].tolist() == [[1.0] * 3]
+
+
+@pytest.mark.parametrize(
+    "data", [np.array([[1, None]], dtype=object), np.zeros((2, 3), dtype=[("a", "f4"), ("b", "i2")])]
+)
+def test_objects_and_records_are_refused(data: np.ndarray) -> None:
+    with pytest.raises(TypeError, match="integer or float type, got"):
+        Samples(data)

@@ -34,6 +34,10 @@ def test_take_keeps_the_order_asked_for() -> None:
         ({"a": [1, 2], "b": [1]}, ValueError, r"one length, got \{'a': 2, 'b': 1\}"),
         ({"a": [[1, 2], [3, 4]]}, ValueError, r"'a' must be one-dimensional, got shape \(2, 2\)"),
         ({"a": 3}, ValueError, r"'a' must be one-dimensional, got shape \(\)"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), ValueError, "column names that differ, got 'a' twice"),
+        (pd.DataFrame([[1, 2]], columns=["1", 1]), ValueError, "column names that differ, got '1' twice"),
+        ({1: [0], "1": [0]}, ValueError, "column names that differ, got '1' twice"),
+        (pd.DataFrame(index=[0, 1]), ValueError, "at least one column"),
     ],
 )
 def test_what_is_no_table_is_explained(columns: object, error: type[Exception], message: str) -> None:
@@ -47,6 +51,9 @@ def test_a_missing_column_suggests_the_nearest() -> None:
         table["angel"]
     with pytest.raises(ValueError, match="add it or change the kernel"):
         table["qqqqqq"]
+    with pytest.raises(ValueError, match=r"'c0', .* and 9980 more") as caught:
+        Table({f"c{n}": [n] for n in range(10_000)})["q"]
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -104,6 +111,11 @@ def test_a_missing_date_is_not_a_number() -> None:
 def test_text_is_shown_where_a_number_was_expected() -> None:
     with pytest.raises(ValueError, match=r"column 'a' must be numeric, got values like 'x'"):
         Table({"a": ["1", "x"]}).numeric(("a",))
+
+
+def test_decimal_commas_are_named() -> None:
+    with pytest.raises(ValueError, match=r"got values like '1,5'; write decimal points"):
+        Table({"a": ["1,5", "2,5"]}).numeric(("a",))
 
 
 def test_rows_share_distinct_values_when_sliced() -> None:

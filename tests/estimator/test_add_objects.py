@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from gppvae.kernels.columns import Learned, learned_by_column
 from torch import Tensor
 
 from gppvae import GPPVAE
 from gppvae.estimator import new_objects
+from gppvae.kernels import Learned
+from gppvae.models.objects import learned_by_column
 from tiny import KERNEL, SIZE, spots
 
 SETTINGS: dict[str, Any] = {
@@ -66,14 +67,14 @@ def views(n: int) -> tuple[np.ndarray, pd.DataFrame]:
 
 
 def state(model: GPPVAE) -> dict[str, Tensor]:
-    assert model.model_ is not None and model.weights_ is not None
-    tensors = {**model.model_.state_dict(), **{f"q.{k}": v for k, v in model.weights_.tensors().items()}}
+    assert model.model_ is not None and model.posterior_ is not None
+    tensors = {**model.model_.state_dict(), **{f"q.{k}": v for k, v in model.posterior_.tensors().items()}}
     return {name: value.clone() for name, value in tensors.items()}
 
 
 def leaves(model: GPPVAE) -> list[Learned]:
     assert model.model_ is not None
-    return learned_by_column(model.model_.kernel)["spot"]
+    return learned_by_column(model.prior_)["spot"]
 
 
 def wanted(ids: list[str], angles: tuple[float, ...] = (30.0, 77.0, 210.0)) -> pd.DataFrame:
@@ -192,7 +193,7 @@ def test_one_draw_is_one_vector_however_many_rows(unsure: GPPVAE) -> None:
     long = pd.DataFrame({"spot": NEW, "angle": 30.0, "place": "east"}, index=range(600))
     assert unsure.model_ is not None
     with torch.no_grad():
-        unsure.model_.log_alpha.fill_(-60.0)  # no noise of the rows' own
+        unsure.prior_.groups[0].log_alpha.fill_(-60.0)  # no noise of the rows' own
     drawn = unsure.sample(long, n_samples=6)
     near, far = np.abs(drawn[:, 0] - drawn[:, 1]).max(), np.abs(drawn[:, 0] - drawn[:, 599]).max()
     assert np.abs(drawn[0, 0] - drawn[1, 0]).max() > 0.05
@@ -315,7 +316,7 @@ def test_bad_input_is_told_and_changes_nothing(model: GPPVAE, change: Any, messa
 def test_kernels_that_cannot_take_new_ids_say_so(kernel: str, message: str) -> None:
     model = fit(kernel, epochs=1)
     assert model.model_ is not None
-    found = learned_by_column(model.model_.kernel).get("spot", [])
+    found = learned_by_column(model.prior_).get("spot", [])
     before = state(model), [leaf.levels for leaf in found]
     images, table = views(4)
     with pytest.raises(ValueError, match=message):

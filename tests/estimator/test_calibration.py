@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from gppvae.kernels.columns import Learned
 
 from gppvae import GPPVAE
 from gppvae.estimator.prediction import LEAST_STD, Calibration, Prediction, calibrate
+from gppvae.kernels import Learned
 from tiny import KERNEL, held_out, spots
 
 # -- the curve itself
@@ -210,12 +210,10 @@ def test_far_from_the_data_the_prior_variance_returns(inference: str, kernel: st
     settings = SETTINGS | {"epochs": 5, "inference": inference, "warmup_epochs": 2, "gp_epochs": 5}
     model = GPPVAE(kernel, **settings).fit(images, table, progress=False)
     assert model.model_ is not None
-    (leaf,) = [leaf for leaf in model.model_.kernel.leaves() if isinstance(leaf, Learned)]
-    scale = [
-        float(p.detach().exp()) for name, p in model.model_.kernel.named_parameters() if name.endswith("log_value")
-    ]
+    (leaf,) = [leaf for leaf in model.kernel_.leaves() if isinstance(leaf, Learned)]
+    scale = [float(p.detach().exp()) for name, p in model.kernel_.named_parameters() if name.endswith("log_value")]
     length = [float(x @ x) for x in leaf.x.detach().numpy()]
-    alpha = float(model.model_.log_alpha.detach().exp())
+    alpha = float(model.prior_.groups[0].alpha.detach())
     mean, var = model.predict_latent({"spot": leaf.levels, "angle": [1e5] * 5})
     near = model.predict_latent({"spot": leaf.levels, "angle": [60.0] * 5})[1]
     if "+" in kernel:  # the part of the angle is unknown again, that of the spot is not

@@ -58,11 +58,14 @@ def test_every_inference_trains_with_it_and_leaves_the_network_alone(
     before = weights_of(given)
     model = fit(given=given, inference=inference, **LENGTHS[inference])
     assert model.skipped_steps_ == 0 and np.isfinite(model.history_[-1]["loss"])
-    network = given._features.network  # type: ignore[union-attr]
-    assert weights_of(given) == before and not network.training
+    fitted = model.model_.autoencoder.likelihood
+    assert isinstance(fitted, Perceptual) and fitted is not given
+    network = fitted._features.network  # type: ignore[union-attr]
+    assert weights_of(fitted) == before and not network.training
     assert optimised and not {id(p) for p in network.parameters()} & set(optimised)
     assert not any(p.requires_grad or p.grad is not None for p in network.parameters())
-    assert given.pixels.pixel_var.item() != pytest.approx(0.05)  # learned beside it
+    assert fitted.pixels.pixel_var.item() != pytest.approx(0.05)  # learned beside it
+    assert given.pixels.pixel_var.item() == pytest.approx(0.05)  # the one given stays as it was
 
 
 def test_the_logged_loss_holds_the_feature_term() -> None:
@@ -215,7 +218,7 @@ def test_the_command_fits_with_vgg_from_a_file(tmp_path: Path, kind: str) -> Non
     words = ["--likelihood", "perceptual", "--feature-weights", file, "--feature-layers", "relu1_1=2, relu2_1"]
     result = command(tmp_path, *words, "--pixel-var", 0.04)
     assert result.exit_code == 0, result.output
-    saved = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["likelihood"]
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["trained"]["likelihood"]
     wanted = Perceptual(VGG19(file), {"relu1_1": 2.0, "relu2_1": 1.0}, Gaussian(0.04))
     assert saved == json.loads(json.dumps(wanted.config()))
     images, table = spots(3, 4)

@@ -1,11 +1,11 @@
 """New objects of a small fitted model, and their posterior in dense NumPy."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gppvae.kernels.columns import learned_by_column
 from torch import Tensor, nn
 
 import oracles
@@ -16,15 +16,14 @@ from gppvae.inference.new_objects import ObjectFit
 from gppvae.kernels import FreeForm, Kernel, Learned, Linear, Matern, Periodic
 from gppvae.likelihoods import Bernoulli, Gaussian, Likelihood
 from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.objects import learned_by_column
 from gppvae.models.vae import Autoencoder
-from gppvae.prior.lowrank import assemble
-from gppvae.prior.posterior import SharedCovariance
-from gppvae.prior.posterior import condition as condition_on
-from gppvae.prior.statistics import statistics
+from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.posterior import LatentPosterior
 from oracles import Array, Covariance, Row
 
 N, K, L, ALPHA, NOISE = 30, 5, 2, 0.3, 0.2
-NUGGET = 2e-6  # what the nugget of 1e-8 on the anchors' covariance may do to a posterior
+JITTER = 2e-6  # what the jitter of 1e-8 on the inducing points' covariance may do to a posterior
 
 
 # -- the problem: a bound model, q(B) given latents at the training rows, a few samples of new objects
@@ -49,36 +48,70 @@ def free_form(leaf: FreeForm) -> Covariance:
     return oracles.free_form("pose", leaf.levels, leaf.raw.detach().numpy())
 
 
+Parts = tuple[list[Covariance], Covariance | None]
+
+
 @dataclass(frozen=True)
 class Case:
-    """A kernel; `parts` gives each learned leaf with what multiplies it, and the covariance of all other terms."""
+    """A kernel per group of latents, and the number of latents it has.
 
-    make: Callable[[], Kernel]
-    parts: Callable[[list[Learned], list[FreeForm], list[Row]], tuple[list[Covariance], Covariance | None]]
+    `parts` gives for each group what multiplies each of its learned leaves, in order, and the covariance of all other
+    terms; it sees the free-form leaves of all groups and the training rows. None is a group without a kernel.
+    """
+
+    make: Callable[[], list[tuple[Kernel | None, int]]]
+    parts: Callable[[list[FreeForm], list[Row]], list[Parts | None]]
 
 
 CASES = {
     "learned * periodic": Case(
-        lambda: Learned("person", 3) * Periodic("angle", 360, lengthscale=0.9),
-        lambda ls, fs, t: ([oracles.periodic("angle", 360.0, 0.9)], None),
+        lambda: [(Learned("person", 3) * Periodic("angle", 360, lengthscale=0.9), L)],
+        lambda fs, t: [([oracles.periodic("angle", 360.0, 0.9)], None)],
     ),
     "free form * learned": Case(
-        lambda: FreeForm("pose") * Learned("person", 2), lambda ls, fs, t: ([free_form(fs[0])], None)
+        lambda: [(FreeForm("pose") * Learned("person", 2), L)], lambda fs, t: [([free_form(fs[0])], None)]
     ),
     "two of one column": Case(
-        lambda: Learned("person", 2) * FreeForm("pose") + 0.5 * Learned("person", 3) + Linear("time"),
-        lambda ls, fs, t: ([free_form(fs[0]), oracles.scaled(0.5, oracles.constant())], oracles.linear(("time",), t)),
+        lambda: [(Learned("person", 2) * FreeForm("pose") + 0.5 * Learned("person", 3) + Linear("time"), L)],
+        lambda fs, t: [([free_form(fs[0]), oracles.scaled(0.5, oracles.constant())], oracles.linear(("time",), t))],
     ),
     "three of one column": Case(
-        lambda: (
-            2.0 * Learned("person", 1) * Matern("time", nu=0.5, lengthscale=0.8)
-            + Linear("time") * Learned("person", 2)
-            + Learned("person", 1) * FreeForm("pose")
-        ),
-        lambda ls, fs, t: (
-            [oracles.scaled(2.0, oracles.matern(("time",), 0.5, 0.8)), oracles.linear(("time",), t), free_form(fs[0])],
-            None,
-        ),
+        lambda: [
+            (
+                2.0 * Learned("person", 1) * Matern("time", nu=0.5, lengthscale=0.8)
+                + Linear("time") * Learned("person", 2)
+                + Learned("person", 1) * FreeForm("pose"),
+                L,
+            )
+        ],
+        lambda fs, t: [
+            (
+                [
+                    oracles.scaled(2.0, oracles.matern(("time",), 0.5, 0.8)),
+                    oracles.linear(("time",), t),
+                    free_form(fs[0]),
+                ],
+                None,
+            )
+        ],
+    ),
+    "two groups that read the column": Case(
+        lambda: [
+            (Learned("person", 2) * FreeForm("pose"), 1),
+            (0.8 * Learned("person", 3) * Linear("time") + FreeForm("pose"), 1),
+        ],
+        lambda fs, t: [
+            ([free_form(fs[0])], None),
+            ([oracles.scaled(0.8, oracles.linear(("time",), t))], free_form(fs[1])),
+        ],
+    ),
+    "a term of unseen times": Case(
+        lambda: [(Learned("person", 2) * FreeForm("pose") + 1.5 * Matern("time", nu=0.5, lengthscale=0.7), L)],
+        lambda fs, t: [([free_form(fs[0])], oracles.scaled(1.5, oracles.matern(("time",), 0.5, 0.7)))],
+    ),
+    "groups with and without": Case(
+        lambda: [(None, 1), (Learned("person", 2) * FreeForm("pose") + Linear("time"), 1)],
+        lambda fs, t: [None, ([free_form(fs[0])], oracles.linear(("time",), t))],
     ),
 }
 
@@ -108,61 +141,94 @@ class Problem:
     """A fitted model and samples of `n_objects` new objects, some at angles and times nobody saw."""
 
     def __init__(
-        self, kernel: Kernel, decoder: nn.Module, n_objects: int = 3, n_views: int = 4, binary: bool = False
+        self,
+        groups: list[tuple[Kernel | None, int]],
+        decoder: nn.Module,
+        n_objects: int = 3,
+        n_views: int = 4,
+        binary: bool = False,
     ) -> None:
         self.table, self.new_table = columns(N, 0), columns(n_objects * n_views, 1, shift=3.0)
-        kernel.bind(Table(self.table), torch.Generator().manual_seed(0))
-        self.leaves = learned_by_column(kernel)["person"]
+        prior = LatentPrior(groups, ALPHA)
+        prior.bind(Table(self.table), torch.Generator().manual_seed(0))
+        self.leaves = learned_by_column(prior)["person"]
         rng = np.random.default_rng(2)
         with torch.no_grad():
-            for leaf in self.leaves:
-                leaf.x.copy_(torch.from_numpy(rng.normal(0.4, 1.0, size=leaf.x.shape)))
+            for leaf in prior.leaves():
+                if isinstance(leaf, Learned):
+                    leaf.x.copy_(torch.from_numpy(rng.normal(0.4, 1.0, size=leaf.x.shape)))
         likelihood = Bernoulli() if binary else Gaussian(0.7)
-        self.model = GPPriorVAE(Autoencoder(LinearEncoder(), decoder, likelihood), kernel, ALPHA, L)
+        self.model = GPPriorVAE(Autoencoder(LinearEncoder(), decoder, likelihood), prior)
         self.Z = rng.normal(size=(N, L))
         self.owner = np.resize(np.arange(n_objects), n_objects * n_views)
         self.n_objects = n_objects
         y = rng.normal(size=(len(self.owner), K)).astype(np.float32)
         self.y = (y > 0).astype(np.float32) if binary else y
+        self.rows, self.new = (prior.code(Table(table)) for table in (self.table, self.new_table))
         self.weights = self.condition()
 
-    def condition(self) -> SharedCovariance:
-        rows = self.model.kernel.code(Table(self.table))
-        features = self.model.features(rows)
-        with torch.no_grad():
-            stats = statistics(features, torch.from_numpy(self.Z), None, self.model.noise(rows))
-            return condition_on(assemble(stats, features.tables, features.sizes))
+    @torch.no_grad()
+    def condition(self) -> LatentPosterior:
+        """q(B) given Z at the training rows, in the layout that the groups have."""
+        return self.model.prior.posterior(self.model.prior.statistics(self.rows, torch.from_numpy(self.Z)))
 
     def fit(
         self, likelihood: Likelihood, steps: int, used: np.ndarray | None = None, batch_size: int = 5
     ) -> tuple[Array, Array]:
         """Vectors (P, J) and covariances (P, J, J) from the samples `used` says (all when None)."""
         used = np.ones(len(self.y), dtype=bool) if used is None else used
-        rows = self.model.kernel.code(Table(self.new_table).take(np.flatnonzero(used)))
+        rows = self.model.prior.code(Table(self.new_table).take(np.flatnonzero(used)))
         epoch = Epoch(Samples(self.y[used], missing="mask"), rows, batch_size, None, torch.device("cpu"))
         owner = torch.from_numpy(self.owner[used])
-        fit = ObjectFit(self.model, self.weights, self.leaves, epoch, owner, self.n_objects, likelihood)
-        x, root = fit.run(steps)
+        with contextlib.ExitStack() as stack:
+            for leaf in self.leaves:  # nothing is known of a new object before the fit
+                stack.enter_context(leaf.using(torch.zeros_like(leaf.x)))
+            fit = ObjectFit(self.model, self.weights, self.leaves, epoch, owner, self.n_objects, likelihood)
+            x, root = fit.run(steps)
         return x.numpy(), (root @ root.transpose(1, 2)).numpy()
 
     def affine(self, case: Case) -> tuple[Array, Array]:
         """A (N, J, L) and o (N, L) by N x N regression on the training latents: E z = k(new, train) K^-1 Z."""
         train, new = dict_rows(self.table), dict_rows(self.new_table)
-        forms = [leaf for leaf in self.model.kernel.leaves() if isinstance(leaf, FreeForm)]
-        others, rest = case.parts(self.leaves, forms, train)
-        vectors = [dict(zip(leaf.levels, leaf.x.detach().numpy(), strict=True)) for leaf in self.leaves]
-        K_train = ALPHA * np.eye(N)
-        for x, other in zip(vectors, others, strict=True):
-            K_train += oracles.gram(oracles.multiplied(oracles.learned("person", x), other), train, train)
-        K_train += 0.0 if rest is None else oracles.gram(rest, train, train)
-        a = np.linalg.solve(K_train, self.Z)
+        forms = [leaf for leaf in self.model.prior.leaves() if isinstance(leaf, FreeForm)]
         A, o = np.zeros((len(new), sum(leaf.dim for leaf in self.leaves), L)), np.zeros((len(new), L))
-        for n, row in enumerate(new):
-            for m, known in enumerate(train):
-                own = [x[known["person"]] * other(row, known) for x, other in zip(vectors, others, strict=True)]
-                A[n] += np.outer(np.concatenate(own), a[m])
-                o[n] += 0.0 if rest is None else rest(row, known) * a[m]
+        latent = entry = used = 0
+        for group, parts in zip(self.model.prior.groups, case.parts(forms, train), strict=True):
+            at = slice(latent, latent + group.n_latents)
+            latent += group.n_latents
+            if parts is None:
+                continue
+            others, rest = parts
+            leaves = self.leaves[used : used + len(others)]
+            vectors = [dict(zip(leaf.levels, leaf.x.detach().numpy(), strict=True)) for leaf in leaves]
+            K_train = ALPHA * np.eye(N)
+            for x, other in zip(vectors, others, strict=True):
+                K_train += oracles.gram(oracles.multiplied(oracles.learned("person", x), other), train, train)
+            K_train += 0.0 if rest is None else oracles.gram(rest, train, train)
+            a = np.linalg.solve(K_train, self.Z[:, at])
+            J = sum(leaf.dim for leaf in leaves)
+            for n, row in enumerate(new):
+                for m, known in enumerate(train):
+                    own = [x[known["person"]] * other(row, known) for x, other in zip(vectors, others, strict=True)]
+                    A[n, entry : entry + J, at] += np.outer(np.concatenate(own), a[m])
+                    o[n, at] += 0.0 if rest is None else rest(row, known) * a[m]
+            entry, used = entry + J, used + len(others)
         return A, o
+
+
+def missed_by_features(problem: Problem, case: Case) -> Array:
+    """Prior variance of the terms without a vector that the training values do not carry, (N, L), by dense solves."""
+    train, new = dict_rows(problem.table), dict_rows(problem.new_table)
+    forms = [leaf for leaf in problem.model.prior.leaves() if isinstance(leaf, FreeForm)]
+    missed, start = np.zeros((len(new), L)), 0
+    for group, parts in zip(problem.model.prior.groups, case.parts(forms, train), strict=True):
+        at, start = slice(start, start + group.n_latents), start + group.n_latents
+        k = None if parts is None else parts[1]
+        if k is not None:
+            K, K_cross = oracles.gram(k, train, train), oracles.gram(k, new, train)
+            carried = np.sum(K_cross * (K_cross @ np.linalg.pinv(K, rcond=1e-9, hermitian=True)), axis=1)
+            missed[:, at] = (np.diag(oracles.gram(k, new, new)) - carried)[:, None]
+    return missed
 
 
 def prior_by_loops(leaves: list[Learned], trained: int) -> tuple[Array, Array]:

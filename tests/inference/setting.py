@@ -9,14 +9,15 @@ from torch import Tensor, nn
 
 from gppvae.data.table import Rows, Table
 from gppvae.data.world import ALONE, World
-from gppvae.inference.base import LossTerms
-from gppvae.inference.running import Given, RunningInference
+from gppvae.inference.base import Inference, LossTerms
 from gppvae.kernels import RBF, Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
-from gppvae.prior.statistics import Statistics
+from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.layout import Layout
+from gppvae.training.phases import parameter_groups
 
 N, K, L = 21, 4, 2
 PIXEL_VAR = 0.3
@@ -25,8 +26,8 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "learned * periodic": lambda: 1.7 * Learned("person", 3) * Periodic("angle", 360, lengthscale=0.8),
     "free form * learned + linear": lambda: FreeForm("pose") * Learned("person", 2) + 0.5 * Linear("time"),
     "sum of products": lambda: Learned("person", 2, normalize=True) * RBF("time", lengthscale=0.7) + 0.3 * Constant(),
-    "few anchors": lambda: Learned("person", 2) * Matern("time", lengthscale=0.9, max_anchors=4),
-    "few functions": lambda: Learned("person", 2) * RBF("time", lengthscale=0.9, basis="hilbert", max_anchors=5),
+    "few inducing points": lambda: Learned("person", 2) * Matern("time", lengthscale=0.9, max_inducing=4),
+    "few functions": lambda: Learned("person", 2) * RBF("time", lengthscale=0.9, basis="hilbert", max_inducing=5),
 }
 
 
@@ -95,24 +96,54 @@ class RowEpoch:
             yield self.batch(index[self.world.part(len(index))], len(index))
 
 
-def make_model(kernel: Kernel, alpha: float = 0.4, hidden: tuple[int, ...] = (5,), seed: int = 0) -> GPPriorVAE:
-    """A model in float64 bound to `columns()`, its prior's parameters away from their regular start."""
+def make_model(
+    kernel: Kernel | list[tuple[Kernel | None, int]],
+    alpha: float = 0.4,
+    hidden: tuple[int, ...] = (5,),
+    seed: int = 0,
+) -> GPPriorVAE:
+    """A model in float64 bound to `columns()`, its prior's parameters away from their regular start.
+
+    Args:
+        kernel: of all L latents, or of each group of latents.
+    """
     torch.manual_seed(seed)
-    kernel.bind(Table(columns()), torch.Generator().manual_seed(seed))
+    prior = LatentPrior([(kernel, L)] if isinstance(kernel, Kernel) else kernel, alpha)
+    prior.bind(Table(columns()), torch.Generator().manual_seed(seed))
     with torch.no_grad():
-        for parameter in kernel.parameters():
+        for parameter in prior.parameters():
             if parameter.ndim == 2 and parameter.requires_grad:
                 parameter.add_(0.3 * torch.randn(parameter.shape, dtype=torch.float64))
-    likelihood = Gaussian(PIXEL_VAR, learn=True)
-    autoencoder = Autoencoder(MLPEncoder((K,), L, hidden), MLPDecoder((K,), L, hidden), likelihood).double()
-    return GPPriorVAE(autoencoder, kernel, alpha, L)
+    n, likelihood = prior.n_latents, Gaussian(PIXEL_VAR, learn=True)
+    autoencoder = Autoencoder(MLPEncoder((K,), n, hidden), MLPDecoder((K,), n, hidden), likelihood).double()
+    return GPPriorVAE(autoencoder, prior)
 
 
 def make_epoch(model: GPPriorVAE, batch_size: int = N, seed: int = 0) -> RowEpoch:
     generator = torch.Generator().manual_seed(seed)
     y = torch.randn(N, K, generator=generator, dtype=torch.float64)
-    eps = torch.randn(N, L, generator=generator, dtype=torch.float64)
-    return RowEpoch(y, model.kernel.code(Table(columns())), eps, batch_size)
+    eps = torch.randn(N, model.prior.n_latents, generator=generator, dtype=torch.float64)
+    return RowEpoch(y, model.prior.code(Table(columns())), eps, batch_size)
+
+
+def kernel_of(model: GPPriorVAE) -> Kernel:
+    """The kernel of a model whose latents all share one."""
+    (kernel,) = model.prior.kernels
+    return kernel
+
+
+def layouts(model: GPPriorVAE, rows: Rows) -> Iterator[str | None]:
+    """Sum the rows of every group in every way, one after the other; each time the name of the column."""
+    for split in (None, *rows.columns):
+        for group in model.prior.groups:
+            reads = group.kernel is not None and split in {leaf.key for leaf in group.kernel.leaves()}
+            group.layout = Layout(group.kernel, split if reads else None, rows)
+        yield split
+
+
+def total(terms: LossTerms) -> Tensor:
+    """The negative bound: the sum of its named terms."""
+    return torch.stack([value.cpu() for value in terms.named().values()]).sum()
 
 
 def gradients(model: nn.Module, *others: nn.Module) -> dict[str, Tensor]:
@@ -126,6 +157,19 @@ def gradients(model: nn.Module, *others: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def step(optimizer: torch.optim.Optimizer, terms: LossTerms, model: GPPriorVAE, inference: Inference) -> None:
+    """As the training loop does it: groups that wait keep their gradients and stay where they are."""
+    groups = parameter_groups(model, inference)
+    waiting = [parameter for name in terms.waiting for parameter in groups[name]]
+    held = [parameter.grad for parameter in waiting]
+    for parameter in waiting:
+        parameter.grad = None
+    optimizer.step()
+    optimizer.zero_grad()
+    for parameter, gradient in zip(waiting, held, strict=True):
+        parameter.grad = gradient
+
+
 def assert_same_gradients(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float = 1e-9) -> None:
     assert got.keys() == want.keys()
     for name in want:
@@ -134,29 +178,12 @@ def assert_same_gradients(got: dict[str, Tensor], want: dict[str, Tensor], toler
         )
 
 
-def at_once(
-    inference: RunningInference[Given], given: Given, batches: list[RowBatch], epoch: RowEpoch
-) -> tuple[list[LossTerms], Statistics]:
-    """Terms and sums of batches between two steps of the prior; gradients add up."""
-    steps, terms = inference.steps_together(given, batches, epoch), []
-    while True:
-        try:
-            terms.append(next(steps))
-        except StopIteration as end:
-            last, sums = end.value
-            return [*terms, last], sums
-
-
-def dense_covariance(model: GPPriorVAE, rows: Rows) -> Tensor:
-    """K with noise by the covariance functions themselves; off the diagonal as the anchors see it."""
-    kernel = model.kernel
-    eye = torch.eye(len(rows), dtype=torch.float64)
-    if kernel.carries_training_variance:
-        V = kernel.features(rows).dense()
-        return V @ V.T + model.alpha * eye
-    V = kernel.features(rows).dense()
+def dense_covariance(kernel: Kernel, alpha: Tensor, rows: Rows) -> Tensor:
+    """K with noise, (N, N); off the diagonal as the features see it, on it the whole prior variance."""
+    V = kernel.features(rows)
     low_rank = V @ V.T
-    return low_rank + torch.diag(kernel.diag(rows) - low_rank.diagonal()) + model.alpha * eye
+    missed = 0.0 if kernel.carries_training_variance else torch.diag(kernel.diag(rows) - low_rank.diagonal())
+    return low_rank + missed + alpha * torch.eye(len(rows), dtype=torch.float64)
 
 
 def dense_expected_nll(cov: Tensor, mean: Tensor, var: Tensor | None) -> Tensor:
@@ -164,3 +191,9 @@ def dense_expected_nll(cov: Tensor, mean: Tensor, var: Tensor | None) -> Tensor:
     normal = torch.distributions.MultivariateNormal(torch.zeros(len(cov), dtype=cov.dtype), cov)
     nll = -normal.log_prob(mean.T).sum()
     return nll if var is None else nll + 0.5 * (var.sum(1) * torch.linalg.inv(cov).diagonal()).sum()
+
+
+def dense_recon(model: GPPriorVAE, y: Tensor, z: Tensor) -> Tensor:
+    """-log p(y | z) by the density of the normal."""
+    pixel_std = model.autoencoder.likelihood.pixel_var.sqrt()
+    return -torch.distributions.Normal(model.autoencoder.decoder(z), pixel_std).log_prob(y).sum()

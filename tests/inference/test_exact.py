@@ -18,28 +18,29 @@ from inference.setting import (
     assert_same_gradients,
     dense_covariance,
     dense_expected_nll,
+    dense_recon,
     gradients,
+    kernel_of,
+    layouts,
     make_epoch,
     make_model,
+    total,
 )
 
 every_kernel = pytest.mark.parametrize("name", KERNELS)
 
 
-def splits(model: GPPriorVAE, epoch: RowEpoch) -> list[str | None]:
-    return [None, *epoch.rows.columns]
+def covariance(model: GPPriorVAE, epoch: RowEpoch) -> Tensor:
+    return dense_covariance(kernel_of(model), model.prior.groups[0].alpha, epoch.rows)
 
 
 def dense_loss(model: GPPriorVAE, epoch: RowEpoch, sampled: bool) -> Tensor:
     """The negative bound over all rows at once, every term from its textbook form."""
     mean, logvar = model.autoencoder.encoder(epoch.y)
     normal = torch.distributions.Normal(mean, (0.5 * logvar).exp())
-    z = mean + normal.stddev * epoch.eps
-    pixel_std = model.autoencoder.likelihood.pixel_var.sqrt()
-    recon = -torch.distributions.Normal(model.autoencoder.decoder(z), pixel_std).log_prob(epoch.y).sum()
-    cov = dense_covariance(model, epoch.rows)
+    z, cov = mean + normal.stddev * epoch.eps, covariance(model, epoch)
     gp = dense_expected_nll(cov, z, None) if sampled else dense_expected_nll(cov, mean, normal.variance)
-    return recon + gp - normal.entropy().sum() + model.kernel.neg_log_prior()
+    return dense_recon(model, epoch.y, z) + gp - normal.entropy().sum() + kernel_of(model).neg_log_prior()
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["expected", "sampled"])
@@ -50,13 +51,12 @@ def test_value_and_every_gradient_against_dense_autograd(name: str, sampled: boo
     want_value = dense_loss(model, epoch, sampled)
     (want_value / N).backward()
     want = gradients(model)
-    assert {"log_alpha", "autoencoder.likelihood.log_pixel_var"} <= want.keys()
+    assert {"prior.members.0.log_alpha", "autoencoder.likelihood.log_pixel_var"} <= want.keys()
     assert all(gradient.abs().max() > 1e-6 for gradient in want.values())
-    for split in splits(model, epoch):
-        model.split = split
+    for _ in layouts(model, epoch.rows):
         (terms,) = Exact(model, sampled).steps(epoch)
         assert terms.n == N
-        np.testing.assert_allclose(terms.total().item(), want_value.item(), rtol=1e-10)
+        np.testing.assert_allclose(total(terms).item(), want_value.item(), rtol=1e-10)
         assert_same_gradients(gradients(model), want)
 
 
@@ -81,14 +81,14 @@ def test_terms_against_the_oracles() -> None:
     with torch.no_grad():
         mean, logvar = model.autoencoder.encoder(epoch.y)
         decoded = model.autoencoder.decoder(mean + (0.5 * logvar).exp() * epoch.eps)
-        cov = dense_covariance(model, epoch.rows).numpy()
+        cov = covariance(model, epoch).numpy()
     var = np.exp(logvar.numpy())
     pixel_var = float(np.float32(np.log(PIXEL_VAR)))  # the parameter starts in float32
     recon = oracles.gaussian_nll(epoch.y.numpy(), decoded.numpy(), np.exp(pixel_var))
     np.testing.assert_allclose(terms.recon_nll.item(), recon, rtol=1e-10)
     np.testing.assert_allclose(terms.gp_nll.item(), oracles.expected_gp_nll(cov, mean.numpy(), var), rtol=1e-10)
     np.testing.assert_allclose(terms.neg_entropy.item(), oracles.neg_entropy(var), rtol=1e-10)
-    x = model.kernel.leaves()[1].x.detach().numpy()
+    x = kernel_of(model).leaves()[1].x.detach().numpy()
     np.testing.assert_allclose(terms.penalty.item(), 0.5 * np.sum(x * x), rtol=1e-10)
 
 
@@ -117,19 +117,21 @@ def test_sampled_gradient_is_the_papers_taylor_coefficients() -> None:
     epoch = RowEpoch(y, epoch.rows, torch.zeros(N, L, dtype=torch.float64), 4)
     list(Exact(model, sampled=True).steps(epoch))
     got = gradients(model)
-    V = model.kernel.features(epoch.rows).dense()
-    a, dV, dalpha = oracles.taylor_coefficients(V.detach().numpy(), Z.numpy(), model.alpha.item())
+    V = kernel_of(model).features(epoch.rows)
+    a, dV, dalpha = oracles.taylor_coefficients(V.detach().numpy(), Z.numpy(), model.prior.groups[0].alpha.item())
     np.testing.assert_allclose(got["autoencoder.encoder.Z"].numpy(), a / N, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(got["log_alpha"].item(), dalpha * model.alpha.item() / N, rtol=1e-9)
+    np.testing.assert_allclose(
+        got["prior.members.0.log_alpha"].item(), dalpha * model.prior.groups[0].alpha.item() / N, rtol=1e-9
+    )
     person, pose = (epoch.rows.columns[key].index.numpy() for key in ("person (id)", "pose (id)"))
-    learned, W = model.kernel.leaves()[1], model.kernel.leaves()[0].view_factor().detach().numpy()
+    learned, W = kernel_of(model).leaves()[1], kernel_of(model).leaves()[0].view_factor().detach().numpy()
     x = learned.x.detach().numpy()
     dx = x.copy()  # of the prior |x|^2 / 2
     for n in range(N):
         for q in range(3):
             for m in range(2):
                 dx[person[n], m] += dV[n, q * 2 + m] * W[pose[n], q]
-    np.testing.assert_allclose(got["kernel.left.right.x"].numpy(), dx / N, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(got["prior.members.0.kernel.left.right.x"].numpy(), dx / N, rtol=1e-9, atol=1e-12)
 
 
 @every_kernel
@@ -138,11 +140,10 @@ def test_fixed_latents_gradient_against_dense(name: str) -> None:
     epoch = make_epoch(model, batch_size=4)
     with torch.no_grad():
         mean, logvar = model.autoencoder.encoder(epoch.y)
-    value = dense_expected_nll(dense_covariance(model, epoch.rows), mean, logvar.exp())
-    ((value + model.kernel.neg_log_prior()) / N).backward()
+    value = dense_expected_nll(covariance(model, epoch), mean, logvar.exp())
+    ((value + kernel_of(model).neg_log_prior()) / N).backward()
     want = gradients(model)
-    for split in splits(model, epoch):
-        model.split = split
+    for _ in layouts(model, epoch.rows):
         inference = FixedLatents(model)
         inference.start(RowEpoch(epoch.y, epoch.rows, epoch.eps, 5, torch.randperm(N).tolist()), None)
         (terms,) = inference.steps(epoch)
@@ -152,7 +153,7 @@ def test_fixed_latents_gradient_against_dense(name: str) -> None:
 
 
 def test_fixed_latents_in_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_model(KERNELS["few anchors"]())
+    model = make_model(KERNELS["few inducing points"]())
     epoch = make_epoch(model)
     inference = FixedLatents(model)
     inference.start(epoch, None)
@@ -170,12 +171,10 @@ def test_weights_are_the_dense_posterior_given_the_encoder(name: str) -> None:
     epoch = make_epoch(model, batch_size=6)
     with torch.no_grad():
         mean = model.autoencoder.encoder(epoch.y)[0].numpy()
-        cov = dense_covariance(model, epoch.rows).numpy()
-        low_rank = (lambda V: V @ V.T)(model.kernel.features(epoch.rows).dense().numpy())
+        cov = covariance(model, epoch).numpy()
+        low_rank = (lambda V: V @ V.T)(kernel_of(model).features(epoch.rows).numpy())
     want, _ = oracles.gp_posterior(cov, low_rank, low_rank, mean)
-    for split in splits(model, epoch):
-        model.split = split
-        weights = Exact(model).weights(epoch)
+    for _ in layouts(model, epoch.rows):
         with torch.no_grad():
-            fitted = weights.mean_at(model.features(epoch.rows).dense())
+            fitted = model.prior.at(epoch.rows, Exact(model).weights(epoch)).mean
         np.testing.assert_allclose(fitted.numpy(), want, rtol=1e-8, atol=1e-9)

@@ -7,16 +7,18 @@ import pytest
 import torch
 
 from gppvae.data.table import Table
+from gppvae.data.world import ALONE
 from gppvae.estimator.cost import GPCost, tell_cost
 from gppvae.inference import INFERENCES
-from gppvae.inference.base import sum_encoded
+from gppvae.inference.base import sum_rows
 from gppvae.inference.exact import pull_back
 from gppvae.kernels import parse_kernel
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
-from gppvae.prior.posterior import prior_weights
+from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.layout import Layout
 from inference.setting import K, L, RowEpoch, gradients
 from oracles import expected_gp_nll
 
@@ -31,12 +33,12 @@ TABLES = {
 
 def setting(table: dict[str, np.ndarray], alpha: float) -> tuple[GPPriorVAE, RowEpoch]:
     torch.manual_seed(0)
-    kernel = parse_kernel("Learned(object, 2) * RBF(time) + Linear(time) + Constant()")
-    kernel.bind(Table(table), torch.Generator().manual_seed(0))
+    prior = LatentPrior([(parse_kernel("Learned(object, 2) * RBF(time) + Linear(time) + Constant()"), L)], alpha)
+    prior.bind(Table(table), torch.Generator().manual_seed(0))
     networks = MLPEncoder((K,), L, (5,)), MLPDecoder((K,), L, (5,))
-    model = GPPriorVAE(Autoencoder(*networks, Gaussian(0.3, learn=True)).double(), kernel, alpha, L)
-    rows = kernel.code(Table(table))
-    model.split = kernel.best_split(rows)
+    model = GPPriorVAE(Autoencoder(*networks, Gaussian(0.3, learn=True)).double(), prior)
+    rows = prior.code(Table(table))
+    prior.plan(rows, 7)
     y, eps = torch.randn(N, K, dtype=torch.float64), torch.randn(N, L, dtype=torch.float64)
     return model, RowEpoch(y, rows, eps, 7)
 
@@ -47,14 +49,14 @@ def setting(table: dict[str, np.ndarray], alpha: float) -> tuple[GPPriorVAE, Row
 def test_values_and_gradients_stay_finite(table: str, alpha: float, name: str) -> None:
     model, epoch = setting(TABLES[table], alpha)
     inference = INFERENCES[name](model)
-    inference.start(epoch, prior_weights(model.kernel.rank, L))
+    inference.start(epoch, model.prior.before_data())
     for terms in inference.steps(epoch):
         assert all(torch.isfinite(value) for value in terms.named().values())
         assert all(torch.isfinite(gradient).all() for gradient in gradients(model, inference).values())
     posterior = inference.weights(epoch)
     assert posterior is not None
-    V = model.features(epoch.rows).dense()
-    assert torch.isfinite(posterior.mean_at(V)).all() and (posterior.var_at(V) >= 0).all()
+    latents = model.prior.at(epoch.rows, posterior)
+    assert torch.isfinite(latents.mean).all() and (latents.var >= 0).all() and (latents.noise > 0).all()
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -63,33 +65,33 @@ def test_the_term_keeps_its_digits(table: str, alpha: float) -> None:
     model, epoch = setting(TABLES[table], alpha)
     with torch.no_grad():
         mean, var = model.autoencoder.encode(epoch.y)
-        V = model.features(epoch.rows).dense()
-    noise = model.noise(epoch.rows).detach().expand(N)
-    cov = V.detach() @ V.detach().T + torch.diag(noise)
-    totals = sum_encoded(model, epoch, lambda b: model.autoencoder.encode(b.y))
-    value, _, _ = pull_back(model, totals, epoch)
+        V = model.prior.groups[0].features(epoch.rows)
+        noise = model.prior.noise_at(epoch.rows, training=True)[:, 0]
+    cov = V @ V.T + torch.diag(noise)
+    totals = sum_rows(epoch, lambda b: model.prior.statistics(b.rows, *model.autoencoder.encode(b.y)))
+    value, _, _ = pull_back(model.prior, totals, N, ALONE)
     # Relative to the size of what is subtracted in the quadratic form, which 1 / alpha sets.
     scale = float((mean.square() / noise.unsqueeze(1)).sum()) + abs(float(value))
     want = expected_gp_nll(cov.numpy(), mean.numpy(), var.numpy())
     assert float(value) == pytest.approx(want, abs=1e-9 * scale)
 
 
-def test_the_nugget_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_jitter_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     model, epoch = setting(TABLES["one sample per view"], 0.1)
     with caplog.at_level(logging.INFO, logger="gppvae"):
-        tell_cost(model, epoch.rows)
-    assert "nugget 1e-08" in caplog.text and "30 anchors at its distinct values" in caplog.text
-    assert f"H = {model.kernel.rank}" in caplog.text
+        tell_cost(model.prior, epoch.rows)
+    assert "jitter 1e-08" in caplog.text and "30 inducing points at its distinct values" in caplog.text
+    assert f"H = {model.prior.groups[0].rank}" in caplog.text
 
 
 def test_many_features_are_warned_of() -> None:
-    kernel = parse_kernel("Learned(object, 70) * FreeForm(view)")
     table = Table({"object": np.arange(60) % 2, "view": np.arange(60) % 30})
-    kernel.bind(table, torch.Generator().manual_seed(0))
-    model = GPPriorVAE(setting(TABLES["duplicated rows"], 0.1)[0].autoencoder, kernel, 0.1, 4)
-    model.split = "view (id)"
+    prior = LatentPrior([(parse_kernel("Learned(object, 70) * FreeForm(view)"), 4)])
+    prior.bind(table, torch.Generator().manual_seed(0))
+    rows = prior.code(table)
+    prior.groups[0].layout = Layout(prior.kernels[0], "view (id)", rows)
     with pytest.warns(UserWarning, match=r"H = 2100 features: expect about 0\.\d GiB and [\d.]+ s for every step"):
-        tell_cost(model, kernel.code(table))
+        tell_cost(prior, rows)
 
 
 def test_costs_count_what_they_say() -> None:

@@ -7,33 +7,47 @@ import torch
 import oracles
 from gppvae.inference import Distill, Global
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.posterior import DiagonalCovariance
-from inference.setting import KERNELS, K, L, N, RowEpoch, assert_same_gradients, gradients, make_epoch, make_model
+from gppvae.prior.posterior import DiagonalCovariance, LatentPosterior
+from inference.setting import (
+    KERNELS,
+    K,
+    L,
+    N,
+    RowEpoch,
+    assert_same_gradients,
+    gradients,
+    kernel_of,
+    make_epoch,
+    make_model,
+)
 
 
 def away_from_start(model: GPPriorVAE) -> Global:
     inference = Global(model)
     with torch.no_grad():
-        inference.log_std.add_(torch.randn(inference.log_std.shape, dtype=torch.float64) + 3.0)
+        for mean, log_std in zip(inference.means, inference.log_stds, strict=True):
+            mean.copy_(torch.randn(mean.shape, dtype=torch.float64))
+            log_std.add_(torch.randn(log_std.shape, dtype=torch.float64) + 3.0)
     return inference
 
 
 def loop_loss(model: GPPriorVAE, inference: Global, epoch: RowEpoch) -> tuple[torch.Tensor, torch.Tensor]:
     """Reconstruction and KL, one row and one weight at a time."""
-    V = model.features(epoch.rows).dense()
-    d = model.noise(epoch.rows).expand(N)
-    std, recon = inference.log_std.exp(), torch.zeros((), dtype=torch.float64)
+    V = kernel_of(model).features(epoch.rows)
+    d = model.prior.groups[0].noise(epoch.rows, training=True).expand(N)
+    (mean,), (log_std,) = inference.means, inference.log_stds
+    std, recon = log_std.exp(), torch.zeros((), dtype=torch.float64)
     for n in range(N):
         draws = []
         for latent in range(L):
-            f = (V[n] * inference.mean[:, latent]).sum()
+            f = (V[n] * mean[:, latent]).sum()
             var = (V[n] ** 2 * std[:, latent] ** 2).sum() + d[n]
             draws.append(f + var.sqrt() * epoch.eps[n, latent])
         pixel = torch.distributions.Normal(
             model.autoencoder.decoder(torch.stack(draws).unsqueeze(0))[0], model.autoencoder.likelihood.pixel_var.sqrt()
         )
         recon = recon - pixel.log_prob(epoch.y[n]).sum()
-    q, p = torch.distributions.Normal(inference.mean, std), torch.distributions.Normal(0.0, 1.0)
+    q, p = torch.distributions.Normal(mean, std), torch.distributions.Normal(0.0, 1.0)
     return recon, torch.distributions.kl_divergence(q, p).sum()
 
 
@@ -43,7 +57,7 @@ def test_value_and_mean_batch_gradient(name: str) -> None:
     inference = away_from_start(model)
     epoch = make_epoch(model, batch_size=7)
     recon, kl = loop_loss(model, inference, epoch)
-    ((recon + kl + model.kernel.neg_log_prior()) / N).backward()
+    ((recon + kl + kernel_of(model).neg_log_prior()) / N).backward()
     want = gradients(model, inference)
     sums = {"recon_nll": 0.0, "gp_nll": 0.0, "penalty": 0.0, "neg_entropy": 0.0}
     for terms in inference.steps(epoch):
@@ -53,7 +67,7 @@ def test_value_and_mean_batch_gradient(name: str) -> None:
     got = {name: gradient / epoch.n_batches for name, gradient in gradients(model, inference).items()}
     np.testing.assert_allclose(sums["recon_nll"], recon.item(), rtol=1e-9)
     np.testing.assert_allclose(sums["gp_nll"], kl.item(), rtol=1e-9)
-    np.testing.assert_allclose(sums["penalty"], model.kernel.neg_log_prior().item(), rtol=1e-9)
+    np.testing.assert_allclose(sums["penalty"], kernel_of(model).neg_log_prior().item(), rtol=1e-9)
     assert sums["neg_entropy"] == 0.0
     assert_same_gradients(got, want)
     assert not any(gradient.any() for name, gradient in got.items() if ".encoder." in name)
@@ -63,21 +77,37 @@ def test_kl_against_the_oracle_and_weights_are_a_copy() -> None:
     model = make_model(KERNELS["learned * periodic"]())
     inference = away_from_start(model)
     weights = inference.weights(make_epoch(model))
-    cov = [np.diag(np.exp(2 * inference.log_std.detach().numpy()[:, latent])) for latent in range(L)]
-    want = sum(oracles.gaussian_kl(inference.mean.detach().numpy()[:, latent], cov[latent]) for latent in range(L))
+    mean, std = inference.means[0].detach().numpy(), inference.log_stds[0].detach().exp().numpy()
+    want = sum(oracles.gaussian_kl(mean[:, latent], np.diag(std[:, latent] ** 2)) for latent in range(L))
     np.testing.assert_allclose(weights.kl().item(), want, rtol=1e-10)
-    before = weights.mean.clone()
+    (part,) = weights.parts
+    before = part.mean.clone()
     with torch.no_grad():
-        inference.mean.add_(1.0)
-    assert torch.equal(weights.mean, before) and not weights.mean.requires_grad
+        inference.means[0].add_(1.0)
+        inference.log_stds[0].add_(1.0)
+    assert torch.equal(part.mean, before) and not part.mean.requires_grad
+    assert torch.equal(part.std, torch.from_numpy(std)) and not part.std.requires_grad
+
+
+def test_weights_start_at_a_draw_of_their_own_size() -> None:
+    """So that f = B'v starts near 1 / H^(1/4) of its prior: by the moments of many weights."""
+    model = make_model(KERNELS["learned * periodic"]())
+    inference, again = Global(model), Global(model)
+    assert not inference.means[0].any()
+    inference.initialise(torch.Generator().manual_seed(4))
+    again.initialise(torch.Generator().manual_seed(4))
+    H = kernel_of(model).rank
+    assert torch.equal(inference.means[0], again.means[0])
+    assert 0.5 < inference.means[0].std().item() * H**0.25 < 1.6
+    np.testing.assert_allclose(inference.posterior().parts[0].std.detach(), 0.01)
 
 
 def test_distillation_teaches_the_encoder_and_nothing_else() -> None:
     model = make_model(KERNELS["free form * learned + linear"](), hidden=(32,))
     epoch = make_epoch(model, batch_size=7)
-    H = model.kernel.rank
-    weights = DiagonalCovariance(torch.randn(H, L, dtype=torch.float64), torch.full((H, L), 0.1, dtype=torch.float64))
-    target = weights.mean_at(model.features(epoch.rows).dense()).detach()
+    kernel = kernel_of(model)
+    B, std = torch.randn(kernel.rank, L, dtype=torch.float64), torch.full((kernel.rank, L), 0.1, dtype=torch.float64)
+    weights, target = LatentPosterior((DiagonalCovariance(B, std),)), kernel.features(epoch.rows).detach() @ B
     epoch = RowEpoch(target @ torch.randn(L, K, dtype=torch.float64), epoch.rows, epoch.eps, 7)
     inference = Distill(model)
     inference.start(epoch, weights)
@@ -107,6 +137,6 @@ def test_distillation_loss_is_a_gaussian_density() -> None:
     inference.start(epoch, weights)
     (terms,) = inference.steps(epoch)
     mean, logvar = model.autoencoder.encoder(epoch.y)
-    target = weights.mean_at(model.features(epoch.rows).dense())
+    target = kernel_of(model).features(epoch.rows) @ weights.parts[0].mean
     want = -torch.distributions.Normal(mean, (0.5 * logvar).exp()).log_prob(target).sum()
     np.testing.assert_allclose(terms.gp_nll.item(), want.item(), rtol=1e-10)

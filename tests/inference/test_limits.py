@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import oracles
-from gppvae.inference import INFERENCES, Exact, Independent, LossTerms, Minibatch
+from gppvae.inference import INFERENCES, Exact, Global, Independent, Minibatch, PosteriorCoding
 from gppvae.kernels import Constant
-from inference.setting import KERNELS, assert_same_gradients, gradients, make_epoch, make_model
+from inference.setting import KERNELS, assert_same_gradients, gradients, make_epoch, make_model, total
 
 OF_THE_GP_MODEL = ("vae", "fixed", "exact", "minibatch", "posterior", "global", "distill")
 
@@ -17,22 +17,22 @@ OF_THE_GP_MODEL = ("vae", "fixed", "exact", "minibatch", "posterior", "global", 
 def test_plain_vae_against_the_oracle() -> None:
     model = make_model(Constant())
     epoch = make_epoch(model, batch_size=6)
-    total = sum(terms.total().item() for terms in Independent(model).steps(epoch))
+    value = sum(total(terms).item() for terms in Independent(model).steps(epoch))
     with torch.no_grad():
         mean, logvar = model.autoencoder.encoder(epoch.y)
         decoded = model.autoencoder.decoder(mean + (0.5 * logvar).exp() * epoch.eps)
         pixel_var = model.autoencoder.likelihood.pixel_var.item()
     var = np.exp(logvar.numpy())
     want = oracles.vae_nll_bound(epoch.y.numpy(), decoded.numpy(), pixel_var, mean.numpy(), var)
-    np.testing.assert_allclose(total, want, rtol=1e-10)
+    np.testing.assert_allclose(value, want, rtol=1e-10)
 
 
-def test_plain_vae_takes_an_autoencoder_and_has_no_weights() -> None:
-    model = make_model(Constant())
+def test_plain_vae_has_no_weights_and_leaves_the_prior_alone() -> None:
+    model = make_model(KERNELS["learned * periodic"]())
     epoch = make_epoch(model)
-    (alone,) = Independent(model.autoencoder).steps(epoch)
-    (within,) = Independent(model).steps(epoch)
-    assert alone.total() == within.total() and Independent(model).weights(epoch) is None
+    list(Independent(model).steps(epoch))
+    assert Independent(model).weights(epoch) is None
+    assert not any(gradient.any() for name, gradient in gradients(model).items() if name.startswith("prior"))
 
 
 @pytest.mark.parametrize("kind", [Exact, Minibatch])
@@ -67,12 +67,20 @@ def _redrawn(model, seed: int):
     return epoch
 
 
-def test_loss_terms_add_up_and_share_out() -> None:
-    terms = LossTerms(*(torch.tensor(value) for value in (1.0, 20.0, 300.0, 4000.0)), n=5)
-    assert terms.total() == 4321.0
-    assert list(terms.named()) == ["recon_nll", "gp_nll", "neg_entropy", "penalty"]
-    shared = LossTerms.without_encoder(torch.tensor(1.0), torch.tensor(10.0), torch.tensor(20.0), 0.1, 5)
-    assert [value.item() for value in shared.named().values()] == [1.0, 1.0, 0.0, 2.0]
+def test_latents_without_a_kernel_are_the_plain_vae() -> None:
+    """Every inference that encodes, with no kernel at all."""
+    model = make_model([(None, 2)])
+    epoch = make_epoch(model)
+    found = {}
+    for kind in (Independent, Exact, Minibatch, PosteriorCoding, Global):
+        inference = kind(model)
+        inference.start(epoch, None)
+        (terms,) = inference.steps(epoch)
+        found[kind.name] = terms.named(), gradients(model)
+    for terms, by in found.values():
+        for key, value in found["vae"][0].items():
+            torch.testing.assert_close(terms[key], value, rtol=1e-12, atol=1e-12, check_dtype=False)
+        assert_same_gradients(by, found["vae"][1], 1e-11)
 
 
 @pytest.mark.parametrize("name", OF_THE_GP_MODEL)

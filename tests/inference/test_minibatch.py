@@ -5,28 +5,29 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from gppvae.prior.bound import Held
 from torch import Tensor
 
 import oracles
 from gppvae.inference import Exact, Inference, Minibatch
-from gppvae.inference.base import sum_encoded
-from gppvae.inference.running import RunningStatistics
+from gppvae.inference.base import sum_rows
+from gppvae.inference.minibatch import REFRESHES_PER_EPOCH
 from gppvae.kernels import RBF
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.posterior import SharedCovariance
-from gppvae.prior.statistics import Statistics
+from gppvae.prior.posterior import LatentPosterior, SharedCovariance
 from inference.setting import (
     KERNELS,
     L,
     N,
     RowEpoch,
     assert_same_gradients,
-    at_once,
     columns,
+    dense_recon,
     gradients,
+    kernel_of,
+    layouts,
     make_epoch,
     make_model,
+    total,
 )
 
 
@@ -35,47 +36,68 @@ def any_weights(rank: int) -> SharedCovariance:
     return SharedCovariance(torch.randn(rank, L, dtype=torch.float64), root, 2.0 * torch.linalg.slogdet(root)[1])
 
 
+def held_at(model: GPPriorVAE, weights: SharedCovariance, monkeypatch: pytest.MonkeyPatch) -> Minibatch:
+    """An inference that finds this q(B) whatever it has seen."""
+    monkeypatch.setattr(model.prior, "posterior", lambda totals: LatentPosterior((weights,)))
+    return Minibatch(model)
+
+
 def full_bound(model: GPPriorVAE, epoch: RowEpoch, weights: SharedCovariance) -> Tensor:
     """The negative bound at q(B) over all rows at once: E over q(z), q(B) of every density, and KL(q(B))."""
     mean, logvar = model.autoencoder.encoder(epoch.y)
     q = torch.distributions.Normal(mean, (0.5 * logvar).exp())
-    pixel = torch.distributions.Normal(
-        model.autoencoder.decoder(mean + q.stddev * epoch.eps), model.autoencoder.likelihood.pixel_var.sqrt()
-    )
-    V = model.features(epoch.rows).dense()
+    recon = dense_recon(model, epoch.y, mean + q.stddev * epoch.eps)
+    V = kernel_of(model).features(epoch.rows)
     Sigma = weights.root @ weights.root.T
-    d = model.noise(epoch.rows).expand(N).unsqueeze(1)
+    d = model.prior.groups[0].noise(epoch.rows, training=True).expand(N).unsqueeze(1)
     f_var = torch.stack([v @ Sigma @ v for v in V]).unsqueeze(1)
     at_mean = torch.distributions.Normal(V @ weights.mean, d.sqrt()).log_prob(mean)
     gp = -(at_mean - 0.5 * (q.variance + f_var) / d).sum()
     kl = sum(oracles.gaussian_kl(weights.mean[:, i].numpy(), Sigma.numpy()) for i in range(L))
-    return -pixel.log_prob(epoch.y).sum() + gp + kl - q.entropy().sum() + model.kernel.neg_log_prior()
+    return recon + gp + kl - q.entropy().sum() + kernel_of(model).neg_log_prior()
 
 
-@pytest.mark.parametrize("together", [1, 2, 3, 7])
+@pytest.mark.parametrize("batch_size", [3, 8, N])
 @pytest.mark.parametrize("name", KERNELS)
-def test_mean_gradient_is_the_gradient_of_the_bound(name: str, together: int) -> None:
+def test_gradients_of_batches_add_up_to_that_of_the_bound(
+    name: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any q(B), for batches of one size and with a smaller last one."""
     model = make_model(KERNELS[name]())
-    epoch = make_epoch(model, batch_size=3)
-    assert N % epoch.batch_size == 0
-    for split in (None, *epoch.rows.columns):
-        model.split = split
-        weights = any_weights(model.kernel.rank)
-        value = full_bound(model, epoch, weights)
-        (value / N).backward()
-        want = gradients(model)
-        inference, held, total = Minibatch(model), Held.of(weights, *model.tables(epoch.rows)), 0.0
+    epoch, weights = make_epoch(model, batch_size), any_weights(kernel_of(model).rank)
+    want_value = full_bound(model, epoch, weights)
+    (want_value / N).backward()
+    want = gradients(model)
+    assert all(gradient.abs().max() > 1e-6 for gradient in want.values())
+    for _ in layouts(model, epoch.rows):
+        inference, value = held_at(model, weights, monkeypatch), 0.0
         inference.start(epoch, None)
-        batches = list(epoch)
         got = {key: torch.zeros_like(gradient) for key, gradient in want.items()}
-        for first in range(0, len(batches), together):
-            some = batches[first : first + together]
-            total += sum(terms.total().item() for terms in at_once(inference, held, some, epoch)[0])
+        for terms in inference.steps(epoch):
+            value += total(terms).item()
             for key, gradient in gradients(model).items():
-                # Those of the networks are of one batch each and add up, those of the prior of all together.
-                got[key] += gradient * (1 if key.startswith("autoencoder") else len(some)) / len(batches)
-        np.testing.assert_allclose(total, value.item(), rtol=1e-9)
+                got[key] += gradient * terms.n / N
+        np.testing.assert_allclose(value, want_value.item(), rtol=1e-9)
         assert_same_gradients(got, want)
+
+
+def test_any_posterior_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conditioned, stale or anything: never below the exact value, for a draw of z that both share."""
+    model = make_model(KERNELS["few inducing points"]())
+    epoch = make_epoch(model, batch_size=7)
+    (exact,) = Exact(model).steps(epoch)
+    best, others = Minibatch(model), [any_weights(kernel_of(model).rank) for _ in range(5)]
+    best.start(epoch, None)
+    values = [sum(total(terms).item() for terms in best.steps(epoch))]
+    stale = Minibatch(model)
+    away = RowEpoch(epoch.y + 1.0, epoch.rows, epoch.eps, 7)  # other encodings than those of the epoch
+    stale.start(away, None)
+    values.append(sum(total(terms).item() for terms in stale.steps(epoch)))
+    for weights in others:
+        inference = held_at(model, weights, monkeypatch)
+        inference.start(epoch, None)
+        values.append(sum(total(terms).item() for terms in inference.steps(epoch)))
+    assert min(values) > total(exact).item() and min(values[1:]) > values[0]
 
 
 def test_every_batch_gets_a_step() -> None:
@@ -83,8 +105,23 @@ def test_every_batch_gets_a_step() -> None:
     epoch = make_epoch(model, batch_size=5)
     inference = Minibatch(model)
     inference.start(epoch, None)
-    counts = [terms.n for terms in inference.steps(epoch)]
-    assert counts == [5, 5, 5, 5, 1]
+    terms = list(inference.steps(epoch))
+    assert [step.n for step in terms] == [5, 5, 5, 5, 1]
+    assert all(step.waiting == () and step.gathered == 1 for step in terms)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, N])
+def test_when_the_posterior_is_conditioned(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first batch and then in equal steps, on the rows seen and the unseen share of the last epoch's."""
+    model = make_model(KERNELS["learned * periodic"]())
+    epoch, inference, done, asked = make_epoch(model, batch_size), Minibatch(model), [], []
+    posterior = model.prior.posterior
+    monkeypatch.setattr(model.prior, "posterior", lambda totals: asked.append(len(done)) or posterior(totals))
+    inference.start(epoch, None)
+    for terms in inference.steps(epoch):
+        done.append(terms)
+    every = max(1, epoch.n_batches // REFRESHES_PER_EPOCH)
+    assert asked == list(range(0, epoch.n_batches, every)) and len(asked) <= 2 * REFRESHES_PER_EPOCH
 
 
 def test_first_batch_uses_the_exact_posterior_of_the_start() -> None:
@@ -96,57 +133,39 @@ def test_first_batch_uses_the_exact_posterior_of_the_start() -> None:
     inference.start(epoch, None)
     (terms,) = inference.steps(epoch)
     with torch.no_grad():
-        V = model.kernel.features(epoch.rows).dense().numpy()
+        V = kernel_of(model).features(epoch.rows).numpy()
         var = model.autoencoder.encode(epoch.y)[1].numpy()
-    alpha = model.alpha.item()
+    alpha = model.prior.groups[0].alpha.item()
     C, T = np.eye(V.shape[1]) + V.T @ V / alpha, V.T @ (V * var.sum(1, keepdims=True)) / alpha**2
     gap = 0.5 * np.trace(np.linalg.solve(C, T))
-    np.testing.assert_allclose((terms.total() - exact.total()).item(), gap, rtol=1e-8)
+    np.testing.assert_allclose((total(terms) - total(exact)).item(), gap, rtol=1e-8)
 
 
 def test_running_sums_are_the_full_sums_when_nothing_moves() -> None:
-    model = make_model(KERNELS["few anchors"]())
+    model = make_model(KERNELS["few inducing points"]())
     epoch = make_epoch(model, batch_size=4)
     inference = Minibatch(model)
     inference.start(epoch, None)
-    full = sum_encoded(model, epoch, lambda batch: (model.autoencoder.encode(batch.y)[0], None))
+    (full,) = sum_rows(epoch, lambda batch: model.prior.statistics(batch.rows, model.autoencoder.encode(batch.y)[0]))
     for terms in inference.steps(epoch):
-        current = inference.running.current()
+        (current,) = inference.running.current()
         assert terms.n <= 4
         torch.testing.assert_close(current.sums[3], full.sums[3])
-    at_end = inference.running.current()
+    (at_end,) = inference.running.current()
     torch.testing.assert_close(at_end.outer, full.outer)
     assert at_end.sums[3] == full.sums[3] == N
-
-
-def test_running_sums_replace_last_epochs_share() -> None:
-    def part(value: float, rows: float) -> Statistics:
-        sums = torch.tensor([value, 0.0, 0.0, rows], dtype=torch.float64)
-        return Statistics(torch.full((1, 1, 2), value, dtype=torch.float64), sums, 1)
-
-    running = RunningStatistics(1)
-    assert running.empty
-    running.set(part(10.0, 4.0))
-    assert not running.empty and running.current().outer[0, 0, 0] == 10.0
-    running.add(part(7.0, 1.0))
-    assert running.current().outer[0, 0, 0] == 7.0 + 0.75 * 10.0
-    running.add(part(1.0, 3.0))
-    assert running.current().outer[0, 0, 0] == 8.0
-    running.end_epoch()
-    running.add(part(2.0, 2.0))
-    assert running.current().outer[0, 0, 0] == 2.0 + 0.5 * 8.0
 
 
 def test_posterior_for_predictions_counts_the_encoders_variance() -> None:
     model = make_model(KERNELS["learned * periodic"]())
     epoch = make_epoch(model, batch_size=4)
     with torch.no_grad():
-        V = model.kernel.features(epoch.rows).dense().numpy()
+        V = kernel_of(model).features(epoch.rows).numpy()
         mean, var = (part.numpy() for part in model.autoencoder.encode(epoch.y))
-    alpha, H = model.alpha.item(), V.shape[1]
+    alpha, H = model.prior.groups[0].alpha.item(), V.shape[1]
     C = np.eye(H) + V.T @ V / alpha
     spread = C + V.T @ (V * var.mean(1, keepdims=True)) / alpha**2
-    weights = Minibatch(model).weights(epoch)
+    (weights,) = Minibatch(model).weights(epoch).parts
     np.testing.assert_allclose(weights.mean.numpy(), np.linalg.solve(C, V.T @ mean / alpha), rtol=1e-7, atol=1e-9)
     Sigma = (weights.root @ weights.root.T).numpy()
     np.testing.assert_allclose(Sigma, np.linalg.inv(C) @ spread @ np.linalg.inv(C), rtol=1e-7, atol=1e-9)
@@ -180,10 +199,10 @@ def test_exact_and_minibatch_reach_the_same_objective() -> None:
         model = make_model(1.0 * RBF("time", lengthscale=0.7), hidden=())
         model.autoencoder.likelihood.log_pixel_var.requires_grad_(False)
         epoch = smooth_data(model, batch_size)
-        start = next(Exact(model).steps(epoch)).total().item()
+        start = total(next(Exact(model).steps(epoch))).item()
         model.zero_grad()
         train(model, kind(model), epoch, 360)
-        reached[kind.name] = next(Exact(model).steps(epoch)).total().item()
+        reached[kind.name] = total(next(Exact(model).steps(epoch))).item()
         gained.append(start - reached[kind.name])
     assert min(gained) > 200.0
     assert abs(reached["minibatch"] - reached["exact"]) < 0.01 * min(gained)

@@ -7,16 +7,12 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import torch
-from gppvae.kernels.columns import IdLeaf
 
 import oracles
 from gppvae.data.table import Table
 from gppvae.kernels import RBF, Categorical, Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
 from gppvae.kernels import RationalQuadratic as RQ
-<<<<<<< HEAD
-=======
 from gppvae.kernels.ids import IdLeaf
->>>>>>> wt-kernels
 from oracles import Array, Covariance, Row
 
 N_ROWS = 14

@@ -215,7 +215,7 @@ def test_features_at_inducing_points_are_those_of_the_formula() -> None:
     u = kernel.inducing.numpy()
     k = lambda a, b: np.exp(-0.5 * ((a - b.T) / 0.6) ** 2)  # noqa: E731
     lower = np.linalg.cholesky(k(u, u) + 1e-3 * np.eye(len(u)))
-    for w in (u, u[:2], np.array([[0.123], [7.0]])):
+    for w in (u, u + 0.05, u[:2], np.array([[0.123], [7.0]])):
         wanted = np.linalg.solve(lower, k(u, w)).T
         np.testing.assert_allclose(kernel.factor(torch.from_numpy(w)).detach().numpy(), wanted, rtol=1e-9, atol=1e-12)
 

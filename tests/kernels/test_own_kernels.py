@@ -158,6 +158,11 @@ class Odd(NumericLeaf):
         return values[:, :1]
 
 
+class Labelled(Effect):
+    def __init__(self, column: str, size: int, label: str) -> None:
+        super().__init__(column, size)
+
+
 def test_text_is_the_call() -> None:
     for text in (
         "Wave('time')",
@@ -170,6 +175,7 @@ def test_text_is_the_call() -> None:
         kernel = eval(text)
         assert kernel.text() == repr(kernel) == text
     assert Effect(size=3, column="p").text() == "Effect('p', size=3)"
+    assert Labelled("p", 3, "blue").text() == "Labelled('p', size=3, label='blue')"
     assert Wave("time", np.float32(2)).text() == "Wave('time', frequency=2.0)"
 
 

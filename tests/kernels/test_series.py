@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import oracles
 from gppvae.data.table import Table
 from gppvae.kernels import RBF, Matern, Periodic, RationalQuadratic, parse_kernel
-from gppvae.kernels.series import LOST, SHORTER, Fourier, Sines, order_variances, spectral_density
+from gppvae.kernels.series import LOST, SHORTER, Fourier, Sines, order_variances, plan_fourier, spectral_density
 from gppvae.kernels.stationary import StationaryLeaf
 
 PERIOD = 2.5
@@ -155,8 +155,16 @@ def test_a_series_survives_saving(kernel: StationaryLeaf) -> None:
 def test_values_for_reports_are_spread_over_the_training_values() -> None:
     kernel, x = bound(RBF("x"), values(500)), np.sort(values(500))
     assert kernel.inducing.shape == (0, 1) and kernel.shown_values.shape == (64, 1)
+    assert bound(bound(RBF("x"), x[:5]), x).inducing.shape == (0, 1)  # also when bound to few values before
     shown = kernel.shown_values[:, 0].numpy()
     assert set(shown) <= set(x) and shown[0] == x[0] and shown[-1] == x[-1] and (np.diff(shown) > 0).all()
+
+
+def test_orders_are_not_counted_beyond_the_limit() -> None:
+    """A series for l = 1e-30 would have about 1e15 of them, and SciPy's Bessel functions give up before."""
+    for shortest in (1e-6, 1e-12, 1e-30):
+        assert plan_fourier(1.0, shortest, 64).n == 65
+    assert plan_fourier(1.0, 0.5, 64).n == plan_fourier(1.0, 0.5, 10**6).n < 10
 
 
 @pytest.mark.parametrize("lengthscale", [1e-30, 1e-9, 1e30])

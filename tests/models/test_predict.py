@@ -6,16 +6,18 @@ import torch
 from torch import nn
 
 import oracles
+from gppvae.data.arrays import Samples
+from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows, Table
 from gppvae.kernels import RBF, Categorical, FreeForm, Kernel, Learned, Linear, Matern, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.predict import PREDICT_ROWS, decode_draws, decode_mean, latents_at, row_chunks
+from gppvae.models.predict import PREDICT_ROWS, decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
 from gppvae.models.vae import LOGVAR_RANGE, Autoencoder
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
-from gppvae.prior.lowrank import assemble
-from gppvae.prior.posterior import SharedCovariance, condition, prior_weights
-from gppvae.prior.statistics import statistics
+from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.layout import Layout
+from gppvae.prior.posterior import LatentPosterior
 
 N, L, ALPHA = 25, 2, 0.3
 
@@ -25,7 +27,7 @@ KERNELS = {
     "views first": lambda: FreeForm("pose") * Learned("person", 3),
     "three factors": lambda: FreeForm("pose") * Learned("person", 2) * RBF("time", lengthscale=0.8),
     "sum": lambda: 0.5 * Categorical("person") + Periodic("angle", 360) * Learned("person", 2) + Linear("time"),
-    "few anchors": lambda: Matern("time", lengthscale=0.7, max_anchors=4) * Learned("person", 2),
+    "few inducing points": lambda: Matern("time", lengthscale=0.7, max_inducing=4) * Learned("person", 2),
 }
 every_kernel = pytest.mark.parametrize("name", KERNELS)
 
@@ -44,26 +46,25 @@ class Setting:
     """A bound model with latents Z at training rows, and rows to predict at."""
 
     def __init__(self, kernel: Kernel, split: str | None = None) -> None:
-        self.table, self.new_table = Table(columns(N, 0)), Table(columns(9, 1))
-        kernel.bind(self.table, torch.Generator().manual_seed(0))
+        self.table, self.new_table, self.kernel = Table(columns(N, 0)), Table(columns(9, 1)), kernel
+        prior = LatentPrior([(kernel, L)], ALPHA)
+        prior.bind(self.table, torch.Generator().manual_seed(0))
         autoencoder = Autoencoder(MLPEncoder((4,), L, ()), MLPDecoder((4,), L, ()), Gaussian(0.2)).double()
-        self.model = GPPriorVAE(autoencoder, kernel, ALPHA, L)
-        self.model.split = split
-        self.rows, self.new = kernel.code(self.table), kernel.code(self.new_table)
+        self.model = GPPriorVAE(autoencoder, prior)
+        self.rows, self.new = prior.code(self.table), prior.code(self.new_table)
+        prior.groups[0].layout = Layout(kernel, split, self.rows)
         self.Z = torch.randn(N, L, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
-    def weights(self) -> SharedCovariance:
-        """q(B) as every inference makes it: in the order of the model's own features."""
-        features = self.model.features(self.rows)
-        with torch.no_grad():
-            stats = statistics(features, self.Z, None, self.model.noise(self.rows))
-            return condition(assemble(stats, features.tables, features.sizes))
+    @torch.no_grad()
+    def weights(self) -> LatentPosterior:
+        """q(B) as every inference makes it: from sums in the layout of the group."""
+        return self.model.prior.posterior(self.model.prior.statistics(self.rows, self.Z))
 
     def dense(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of z at new rows by N x N regression; off the diagonal as the anchors see it."""
+        """Mean and variance of z at new rows by N x N regression; off the diagonal as inducing points see it."""
         with torch.no_grad():
-            V, W = (self.model.kernel.features(rows).dense().numpy() for rows in (self.rows, self.new))
-            variances, new_variances = (self.model.kernel.diag(rows).numpy() for rows in (self.rows, self.new))
+            V, W = (self.kernel.features(rows).numpy() for rows in (self.rows, self.new))
+            variances, new_variances = (self.kernel.diag(rows).numpy() for rows in (self.rows, self.new))
         K = oracles.fitc_covariance(V, variances, ALPHA)
         mean, cov = oracles.gp_posterior(K, W @ V.T, W @ W.T, self.Z.numpy())
         return mean, np.diag(cov) + (new_variances - np.sum(W * W, axis=1)) + ALPHA
@@ -84,19 +85,19 @@ def test_latents_are_the_dense_gp_posterior_whatever_the_split(name: str) -> Non
 @every_kernel
 def test_before_data_latents_have_the_prior_variance(name: str) -> None:
     setting = Setting(KERNELS[name]())
-    latents = latents_at(setting.model, prior_weights(setting.model.kernel.rank, L), setting.new)
-    prior = setting.model.kernel.diag(setting.new) + ALPHA
+    latents = latents_at(setting.model, setting.model.prior.before_data(), setting.new)
+    prior = setting.kernel.diag(setting.new) + ALPHA
     torch.testing.assert_close((latents.var + latents.noise)[:, 0], prior, rtol=1e-6, atol=1e-6)
     assert not latents.mean.any()
 
 
 def test_far_from_the_data_the_prior_returns() -> None:
     setting = Setting(RBF("time", lengthscale=0.5))
-    far = setting.model.kernel.code(Table({"time": [1e3]}))
+    far = setting.model.prior.code(Table({"time": [1e3]}))
     with torch.no_grad():
         latents = latents_at(setting.model, setting.weights(), far)
     assert latents.mean.abs().max() < 1e-12
-    assert (latents.var + latents.noise).item() == pytest.approx(1.0 + ALPHA)
+    np.testing.assert_allclose(latents.var + latents.noise, 1.0 + ALPHA, rtol=1e-6)
 
 
 @every_kernel
@@ -116,7 +117,7 @@ class Echo(nn.Module):
 
 
 def test_draws_have_the_moments_of_the_posterior() -> None:
-    setting = Setting(KERNELS["few anchors"](), "time")
+    setting = Setting(KERNELS["few inducing points"](), "time")
     setting.model.autoencoder.decoder = Echo()
     mean, var = setting.dense()
     weights, generator = setting.weights(), torch.Generator().manual_seed(0)
@@ -134,27 +135,40 @@ def test_chunks_cover_the_rows_in_order() -> None:
     kernel.bind(Table({"time": [1.0]}))
     n = 2 * PREDICT_ROWS + 3
     rows = kernel.code(Table({"time": np.arange(n, dtype=float)}))
-    parts = [(chunk, len(part), part.columns["time"].index) for chunk, part in row_chunks(rows)]
-    assert [size for _, size, _ in parts] == [PREDICT_ROWS, PREDICT_ROWS, 3]
-    assert torch.cat([index for _, _, index in parts]).tolist() == list(range(n))
-    assert [chunk.stop - chunk.start for chunk, _, _ in parts] == [PREDICT_ROWS, PREDICT_ROWS, 3]
+    parts = list(row_chunks(rows))
+    assert [len(part) for part in parts] == [PREDICT_ROWS, PREDICT_ROWS, 3]
+    assert torch.cat([part.columns["time"].index for part in parts]).tolist() == list(range(n))
     assert list(row_chunks(Rows({}, 0))) == []
 
 
-def test_noise_counts_what_few_anchors_miss() -> None:
-    complete, few = Setting(KERNELS["ids first"]()), Setting(KERNELS["few anchors"]())
-    assert complete.model.noise(complete.rows).item() == pytest.approx(ALPHA)
-    noise = few.model.noise(few.rows)
+def test_noise_counts_what_few_inducing_points_miss() -> None:
+    complete, few = Setting(KERNELS["ids first"]()), Setting(KERNELS["few inducing points"]())
+    np.testing.assert_allclose(complete.model.prior.noise_at(complete.rows).detach(), ALPHA)
     with torch.no_grad():
-        V = few.model.kernel.features(few.rows).dense()
-    torch.testing.assert_close(noise, ALPHA + few.model.kernel.diag(few.rows) - V.square().sum(1))
+        noise, V = few.model.prior.noise_at(few.rows), few.kernel.features(few.rows)
+    missed = few.kernel.diag(few.rows).detach() - V.square().sum(1)
+    torch.testing.assert_close(noise, (ALPHA + missed).unsqueeze(1).expand(N, L))
     assert noise.max().item() > ALPHA + 0.01
 
 
-def test_networks_outputs_reach_the_gp_in_float64() -> None:
-    model = Setting(KERNELS["ids first"]()).model
-    assert model.to_gp(torch.ones(2, dtype=torch.float32)).dtype == torch.float64
-    assert model.alpha.dtype == torch.float64
+def test_predictive_bound_is_that_of_the_definition() -> None:
+    """E log p(y | z) at the batch's own draw, and KL(q(z | y) || p(z | row)) by loops over rows and latents."""
+    setting = Setting(KERNELS["sum"]())
+    y = np.random.default_rng(4).normal(size=(9, 4)).astype(np.float32)
+    epoch = Epoch(Samples(y), setting.new, 4, 0, torch.device("cpu"))
+    setting.model.autoencoder.float()
+    weights, (p_mean, p_var), want = setting.weights(), setting.dense(), 0.0
+    for batch in epoch:
+        with torch.no_grad():
+            mean, var = setting.model.autoencoder.encode(batch.y)
+            decoded = setting.model.autoencoder.decoder(mean + var.sqrt() * batch.noise(L))
+        want -= oracles.gaussian_nll(batch.y.numpy(), decoded.numpy(), 0.2)
+        for i, n in enumerate(batch.index.tolist()):
+            for k in range(L):
+                m, s2 = mean[i, k].item(), var[i, k].item()
+                kl = (s2 + (m - p_mean[n, k]) ** 2) / p_var[n] - 1.0 + np.log(p_var[n] / s2)
+                want -= 0.5 * kl
+    np.testing.assert_allclose(predictive_bound(setting.model, weights, epoch), want / 9, rtol=1e-5)
 
 
 def test_encoder_variance_stays_finite() -> None:

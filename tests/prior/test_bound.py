@@ -3,30 +3,30 @@
 import numpy as np
 import pytest
 import torch
-from gppvae.kernels.features import Features
-from gppvae.prior.bound import Held, moments_at, pull_features, pull_latents, row_nll, sums_and_tables
-from gppvae.prior.groups import GroupedRows
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+from gppvae.prior.latent_prior import Latents
 from gppvae.prior.lowrank import gp_nll
 from gppvae.prior.posterior import DiagonalCovariance, SharedCovariance, WeightPosterior, condition
-from prior.problems import ALPHAS, SIZES, Problem, problem, split_features, tensor
+from prior.problems import ALPHAS, SIZES, Problem, problem, tensor
+
+
+def latents_at(V: Tensor, weights: WeightPosterior, noise: Tensor) -> Latents:
+    size = len(V), weights.mean.shape[1]
+    return Latents(weights.mean_at(V), weights.var_at(V).expand(size), noise.reshape(-1, 1).expand(size))
 
 
 def bound(p: Problem, weights: WeightPosterior, expected: bool) -> float:
     var = tensor(p.var) if expected else torch.zeros_like(tensor(p.var))
-    features = p.features()
-    held = Held.of(weights, features.tables, features.sizes)
-    at = moments_at(held, GroupedRows(features), features.tables)
-    rows, _, _ = row_nll(at.f, at.s, tensor(p.mean), var, tensor(p.noise))
+    rows = latents_at(tensor(p.V), weights, tensor(p.noise)).expected_nll(tensor(p.mean), var)
     assert rows.shape == (len(p.V),)
-    return (rows.sum() + held.kl).item()
+    return (rows.sum() + weights.kl()).item()
 
 
 def exact(p: Problem, expected: bool) -> float:
-    features = p.features()
-    return gp_nll(p.statistics(expected), features.tables, features.sizes).item()
+    return gp_nll(p.assembled(expected)).item()
 
 
 def random_weights(rank: int, seed: int, size: float, diagonal: bool) -> WeightPosterior:
@@ -75,33 +75,24 @@ def test_moving_away_from_the_posterior_costs() -> None:
 
 @pytest.mark.parametrize("diagonal", [False, True])
 @pytest.mark.parametrize("uneven", [False, True])
-@pytest.mark.parametrize("grouped", [False, True])
-def test_gradient_of_rows(grouped: bool, uneven: bool, diagonal: bool) -> None:
-    """A third of the bound, written as a loop over dense features, for every input that gets a gradient."""
+def test_rows_and_their_gradients(uneven: bool, diagonal: bool) -> None:
+    """Every row, written as a loop over latents, and the gradient for every input."""
     p = problem(12, 8, 0.3, uneven=True)
-    start = split_features(12)
-    if not grouped:
-        start = Features(tensor(p.V), torch.zeros(12, dtype=torch.int64), [], [8])
     weights = random_weights(8, 3, 0.5, diagonal)
     noise = tensor(p.noise if uneven else p.noise[0])
-    latents = [x.requires_grad_() for x in (tensor(p.mean), tensor(p.var), noise)]
-    x, tables = start.x.requires_grad_(), [table.requires_grad_() for table in start.tables]
-    features = Features(x, start.group, tables, start.sizes)
-    mean, var, d = latents[0], latents[1], noise.expand(12)
-    value = torch.zeros((), dtype=torch.float64)
-    for i, v in enumerate(features.dense()):
+    inputs = [part.requires_grad_() for part in (tensor(p.V), tensor(p.mean), tensor(p.var), noise)]
+    V, mean, var, _ = inputs
+    d, want = noise.expand(12), []
+    for i, v in enumerate(V):
+        value = torch.zeros((), dtype=torch.float64)
         for k in range(3):
             Sigma = torch.diag(weights.std[:, k] ** 2) if diagonal else weights.root @ weights.root.T
             spread = var[i, k] + v @ Sigma @ v
             density = torch.distributions.Normal(v @ weights.mean[:, k], d[i].sqrt()).log_prob(mean[i, k])
             value = value - density + 0.5 * spread / d[i]
-    want = torch.autograd.grad(value / 3, [x, *latents, *tables])
-    held, rows = Held.of(weights, tables, start.sizes), GroupedRows(features)
-    at = moments_at(held, rows, tables)
-    of_rows, r, quad = row_nll(at.f, at.s, *latents)
-    np.testing.assert_allclose(of_rows.sum().item(), value.item(), rtol=1e-10)
-    by_x, by_noise = pull_features(held, at, rows, tables, r, quad, noise, 3)
-    by_tables = sums_and_tables(held, rows, tables, mean, r, noise, 3)[1]
-    got = [by_x, *pull_latents(r, noise, 1 / 3), by_noise, *by_tables]
-    for found, expected in zip(got, want, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+        want.append(value)
+    got = latents_at(V, weights, noise).expected_nll(mean, var)
+    torch.testing.assert_close(got, torch.stack(want), rtol=1e-10, atol=1e-10)
+    found, expected = (torch.autograd.grad(rows.sum(), inputs) for rows in (got, torch.stack(want)))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)

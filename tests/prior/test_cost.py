@@ -1,4 +1,4 @@
-"""What a step costs: Cholesky factors of rank or anchor size only, and no tensor with N x N elements, ever."""
+"""What a step costs: Cholesky factors of rank or inducing-point size only, and no tensor with N x N elements, ever."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,17 +14,18 @@ from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
 from gppvae.inference import INFERENCES, Exact, Global, Inference, Minibatch, PosteriorCoding
 from gppvae.inference.minibatch import REFRESHES_PER_EPOCH
-from gppvae.inference.running import RunningInference
+from gppvae.inference.posterior_coding import BATCHES_PER_STEP
 from gppvae.kernels import Learned, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_draws, decode_mean, latents_at, row_chunks
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
+from gppvae.prior.latent_prior import LatentPrior
 
 N, K, L, BATCH = 1500, 12, 3, 64
-ANCHORS, DIM = 8, 4
-RANK = ANCHORS * DIM
+INDUCING, DIM = 8, 4
+RANK = INDUCING * DIM
 OF_THE_GP_MODEL = ("vae", "fixed", "exact", "minibatch", "posterior", "global", "distill")
 
 
@@ -42,16 +43,15 @@ class NoLargeTensors(TorchDispatchMode):
 @pytest.fixture
 def setting() -> tuple[GPPriorVAE, Epoch]:
     rng = np.random.default_rng(0)
-    table = Table({"person": rng.integers(0, 60, N), "angle": rng.integers(0, ANCHORS, N) * 40.0})
-    kernel = Learned("person", DIM) * Periodic("angle", 360)
-    kernel.bind(table, torch.Generator().manual_seed(0))
-    autoencoder = Autoencoder(MLPEncoder((K,), L, (16,)), MLPDecoder((K,), L, (16,)), Gaussian(0.1))
-    model = GPPriorVAE(autoencoder, kernel, 0.1, L)
-    rows = kernel.code(table)
-    model.split = kernel.best_split(rows)
-    assert kernel.rank == RANK and model.split == "angle"
+    table = Table({"person": rng.integers(0, 60, N), "angle": rng.integers(0, INDUCING, N) * 40.0})
+    prior = LatentPrior([(Learned("person", DIM) * Periodic("angle", 360), L), (None, 1)])
+    prior.bind(table, torch.Generator().manual_seed(0))
+    autoencoder = Autoencoder(MLPEncoder((K,), L + 1, (16,)), MLPDecoder((K,), L + 1, (16,)), Gaussian(0.1))
+    rows = prior.code(table)
+    prior.plan(rows, BATCH)
+    assert prior.groups[0].rank == RANK and prior.groups[0].layout.split == "angle"
     samples = Samples(rng.normal(size=(N, K)).astype(np.float32))
-    return model, Epoch(samples, rows, BATCH, 0, torch.device("cpu"))
+    return GPPriorVAE(autoencoder, prior), Epoch(samples, rows, BATCH, 0, torch.device("cpu"))
 
 
 @pytest.fixture
@@ -107,10 +107,15 @@ def test_prediction_forms_no_n_by_n_tensor(setting: tuple[GPPriorVAE, Epoch]) ->
     generator = torch.Generator().manual_seed(0)
     draws = [weights.sample(generator)]
     with NoLargeTensors(), torch.no_grad():
-        for _, rows in row_chunks(epoch.rows):
+        for rows in row_chunks(epoch.rows):
             decode_mean(model, weights, rows)
             list(decode_draws(model, draws, rows, generator))
-        assert latents_at(model, weights, epoch.rows).mean.shape == (N, L)
+        assert latents_at(model, weights, epoch.rows).mean.shape == (N, L + 1)
+
+
+def factored(sizes: list[int]) -> dict[int, int]:
+    """How often which size; latents without a kernel have none."""
+    return {size: sizes.count(size) for size in set(sizes) if size}
 
 
 def test_one_exact_step_factors_the_capacitance_once(
@@ -118,33 +123,39 @@ def test_one_exact_step_factors_the_capacitance_once(
 ) -> None:
     model, epoch = setting
     assert one_epoch(Exact(model), epoch) == 1
-    assert sorted(cholesky_sizes) == sorted([RANK, ANCHORS])  # the kernel's own factor once too, for all batches
+    assert factored(cholesky_sizes) == {RANK: 1, INDUCING: 1}  # the kernel's own factor once too, for all batches
 
 
-@pytest.mark.parametrize("kind", [Minibatch, PosteriorCoding])
+@pytest.mark.parametrize(
+    ("kind", "conditioned"),
+    [(Minibatch, REFRESHES_PER_EPOCH), (PosteriorCoding, 24 // BATCHES_PER_STEP)],
+)
 def test_one_epoch_of_batches_factors_the_capacitance_a_few_times(
-    setting: tuple[GPPriorVAE, Epoch], cholesky_sizes: list[int], kind: type[RunningInference]
+    setting: tuple[GPPriorVAE, Epoch], cholesky_sizes: list[int], kind: type[Inference], conditioned: int
 ) -> None:
     model, epoch = setting
     inference = kind(model)
     inference.start(epoch, None)
     cholesky_sizes.clear()
-    assert one_epoch(inference, epoch) == epoch.n_batches
-    assert set(cholesky_sizes) == {RANK, ANCHORS}
-    assert 1 <= cholesky_sizes.count(RANK) < 2 * REFRESHES_PER_EPOCH
+    assert one_epoch(inference, epoch) == epoch.n_batches == 24
+    found = factored(cholesky_sizes)
+    assert found.keys() == {RANK, INDUCING}
+    assert found[RANK] == conditioned < epoch.n_batches
+    # The kernel's own factor is small: once per batch, and for the sums of all rows.
+    assert found[INDUCING] <= epoch.n_batches + 2 * found[RANK]
 
 
-def test_prediction_factors_anchors_only(setting: tuple[GPPriorVAE, Epoch], cholesky_sizes: list[int]) -> None:
+def test_prediction_factors_inducing_points_only(setting: tuple[GPPriorVAE, Epoch], cholesky_sizes: list[int]) -> None:
     model, epoch = setting
     weights = Exact(model).weights(epoch)
     cholesky_sizes.clear()
     decode_mean(model, weights, epoch.rows[:100])
-    assert set(cholesky_sizes) == {ANCHORS}
+    assert factored(cholesky_sizes) == {INDUCING: 1}
 
 
 def test_statistics_do_not_grow_with_the_rows(setting: tuple[GPPriorVAE, Epoch]) -> None:
     model, epoch = setting
     inference = Minibatch(model)
     inference.start(epoch, None)
-    outer = inference.running.current().outer
-    assert outer.shape == (ANCHORS, DIM, DIM + L)
+    first, second = inference.running.current()
+    assert first.outer.shape == (INDUCING, DIM, DIM + L) and second.outer.shape == (1, 0, 1)

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from gppvae.data.world import World
 from gppvae.inference import INFERENCES
-from gppvae.prior.posterior import prior_weights
 from gppvae.training.distributed import current_world
 from inference.setting import KERNELS, RowEpoch, gradients, make_epoch, make_model
 
 # 21 rows: batches of 5 leave one row for the last, so that one of two processes has none.
 CASES = [(name, batch_size) for name in INFERENCES for batch_size in (5, 21)]
 WITH_ONE_ROW = ("exact", "fixed", "minibatch", "posterior")  # fewer rows than processes
-KERNEL = "few anchors"  # each row has a noise of its own
+KERNEL = "few inducing points"  # each row has a noise of its own
 
 
 def one_row(epoch: RowEpoch) -> RowEpoch:
@@ -30,10 +29,12 @@ def steps_of(name: str, batch_size: int, world: World, single: bool = False) -> 
     model = make_model(KERNELS[KERNEL]())
     epoch = replace(make_epoch(model, batch_size), world=world)
     epoch = one_row(epoch) if single else epoch
-    torch.manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     inference = INFERENCES[name](model)
-    weights = prior_weights(model.kernel.rank, model.latent_dim)
-    weights.mean.copy_(torch.randn(weights.mean.shape, dtype=torch.float64))
+    inference.initialise(generator)
+    weights = model.prior.before_data()
+    for part in weights.parts:
+        part.mean.copy_(torch.randn(part.mean.shape, generator=generator, dtype=torch.float64))
     inference.start(epoch, weights)
     for terms in inference.steps(epoch):
         found = gradients(model, inference) | {k: v.double().clone() for k, v in terms.named().items()}

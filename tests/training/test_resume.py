@@ -218,4 +218,4 @@ def test_a_model_is_not_loaded_from_an_unfinished_run(tmp_path: Path, monkeypatc
             fit(tmp_path, inference="global", epochs=4)
     with pytest.raises(ValueError, match="not finished"):
         GPPVAE.load(tmp_path)
-    assert torch.isfinite(read_tensors(tmp_path / "checkpoint.safetensors")[0]["model.log_alpha"])
+    assert torch.isfinite(read_tensors(tmp_path / "checkpoint.safetensors")[0]["model.prior.members.0.log_alpha"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,10 +13,13 @@ from torch import Tensor
 from gppvae.data.images import ImageFiles, is_path_list
 from gppvae.data.stored import reader_of
 from gppvae.data.subset import Subset
+from gppvae.data.unwritten import is_zarr, unwritten_part
 from gppvae.data.world import ALONE, World
 
 IN_MEMORY_BYTES = 1 << 30
 CHUNK_BYTES = 8 << 20
+
+log = logging.getLogger(__name__)
 
 
 class Samples:
@@ -26,8 +30,13 @@ class Samples:
             (N, height, width), (N, channels, height, width), (N, height, width, channels) or (N, values).
             Or image files: a list or column of paths, or ImageFiles.
         channels: "first" or "last", for arrays of four dimensions.
-        scale: factor on the values; by default 1/255 for uint8 images and 1 otherwise.
-        missing: "error" rejects NaN, "mask" treats it as not observed.
+        scale: factor on the values; by default 1/255 for uint8 images, 1/65535 for uint16 images and 1 otherwise.
+        missing: "error" rejects NaN, "mask" treats it as not observed. Masked entries of a masked array are NaN.
+
+    Attributes:
+        shape: of one sample: (values,) or (channels, height, width).
+        layout_in: how the data came: "vector", "grey" (no axis of channels), "first" or "last"; see to_input_layout.
+        scale: factor on the values.  integers: whether all values, scaled, are whole numbers; certain after check().
     """
 
     def __init__(self, data: Any, channels: str = "first", scale: float | None = None, missing: str = "error") -> None:
@@ -38,22 +47,25 @@ class Samples:
         if isinstance(data, (list, tuple)):
             data = np.asarray(data)
         if isinstance(data, Tensor):
-            data = data.detach().cpu().numpy()
+            data = data.detach().cpu()
+            data = (data.float() if data.dtype == torch.bfloat16 else data).numpy()  # NumPy has no bfloat16
         if not (hasattr(data, "shape") and hasattr(data, "dtype")):
             raise TypeError(f"expected an array of samples, got {type(data).__name__}; pass for example a NumPy array")
         if channels not in ("first", "last"):
             raise ValueError(f"channels must be 'first' or 'last', got {channels!r}; 'first' is the default")
         if missing not in ("error", "mask"):
             raise ValueError(f"missing must be 'error' or 'mask', got {missing!r}; 'error' is the default")
-        kind = np.dtype(data.dtype).kind
-        if kind not in "buif":
+        dtype = np.dtype(data.dtype)
+        if dtype.kind not in "buif":
             raise TypeError(f"expected samples of an integer or float type, got {data.dtype}; convert the array")
+        if isinstance(data, np.ma.MaskedArray):
+            data = _masked_as_nan(data)
         self.data, self.missing = data, missing
-        self.channels_last = channels == "last" and len(data.shape) == 4
         self.shape = _sample_shape(tuple(data.shape), channels)
-        image_bytes = np.dtype(data.dtype) == np.uint8 and len(self.shape) == 3
-        self.scale = float(scale) if scale is not None else (1.0 / 255.0 if image_bytes else 1.0)
-        self.integers = kind in "bui" and self.scale == 1.0
+        self.layout_in = {2: "vector", 3: "grey"}.get(len(data.shape), channels)
+        self.scale = float(scale) if scale is not None else _white_to_one(dtype, self.shape)
+        self.integers = dtype.kind in "bui" and self.scale == 1.0
+        _tell_what_is_not_stored(data.data if isinstance(data, Subset) else data)
         self._reader = reader_of(data)
         self._tensor: Tensor | None = None
 
@@ -70,7 +82,7 @@ class Samples:
         return 0 if self.in_memory else self._reader.threads
 
     @property
-    def layout(self) -> tuple[int, int]:
+    def storage_units(self) -> tuple[int, int]:
         """Rows that are stored together, and how many such units are held at a time; (1, 1) without chunks."""
         return (1, 1) if self.in_memory else (self._reader.unit_rows, self._reader.buffer_units)
 
@@ -137,9 +149,58 @@ class Samples:
         y = torch.from_numpy(np.array(block, dtype=np.float32))
         if self.scale != 1.0:
             y *= self.scale
-        if self.channels_last:
-            y = y.movedim(3, 1).contiguous()
+        if self.layout_in == "last":
+            y = y.movedim(3, 1).contiguous()  # (B, height, width, channels) to (B, channels, height, width)
         return y.reshape(len(y), *self.shape)
+
+
+Array = TypeVar("Array", np.ndarray, Tensor)
+
+
+def to_input_layout(array: Array, layout: str) -> Array:
+    """Samples in the shape and order in which the user's data came.
+
+    Args:
+        array: (..., N, channels, height, width), or (..., N, values) for vectors; NumPy array or tensor.
+        layout: the `layout_in` of the Samples: "vector" and "first" leave the array as it is, "grey" gives
+            (..., N, height, width) and "last" gives (..., N, height, width, channels).
+    """
+    if layout not in ("vector", "grey", "first", "last"):
+        raise ValueError(f"the layout must be 'vector', 'grey', 'first' or 'last', got {layout!r}; see layout_in")
+    if layout == "vector":
+        return array
+    shape = tuple(array.shape)
+    if len(shape) < 4:
+        raise ValueError(f"expected images of shape (N, channels, height, width), got shape {shape}; check the layout")
+    if layout == "first":
+        return array
+    if layout == "grey":
+        if shape[-3] != 1:
+            raise ValueError(f"expected one channel for the layout 'grey', got shape {shape}; check the layout")
+        return array[..., 0, :, :]
+    return array.movedim(-3, -1) if isinstance(array, Tensor) else np.moveaxis(array, -3, -1)
+
+
+def _masked_as_nan(data: np.ma.MaskedArray) -> np.ndarray:
+    """A masked array as a plain one; the values under a mask are not to be seen."""
+    if not np.ma.is_masked(data):
+        return np.asarray(data.data)
+    hidden = np.ma.getmaskarray(data)
+    return np.where(hidden, np.nan, data.data.astype(np.result_type(data.dtype, np.float32)))
+
+
+def _tell_what_is_not_stored(data: Any) -> None:
+    """One line of the log: whoever opened the array may know of it. Files opened by path are refused (open.py)."""
+    found = unwritten_part(data)
+    if found is not None:
+        log.warning(found.remark("the Zarr array" if is_zarr(data) else "the HDF5 data set"))
+
+
+def _white_to_one(dtype: np.dtype[Any], shape: tuple[int, ...]) -> float:
+    """The factor that brings images of 8 and 16 bits to [0, 1]; other numbers have no agreed white."""
+    if len(shape) != 3 or dtype.kind != "u" or dtype.itemsize > 2:
+        return 1.0
+    return 1.0 / (255.0 if dtype.itemsize == 1 else 65535.0)
 
 
 def _sample_shape(shape: tuple[int, ...], channels: str) -> tuple[int, ...]:

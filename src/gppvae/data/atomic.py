@@ -2,21 +2,96 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import platform
+import re
 from pathlib import Path
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+CANNOT_FLUSH_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM)
+
+
+class WriteError(OSError):
+    """A file that could not be written; the message names it and says what is left and what to do.
+
+    Attributes:
+        errno: of the system.  filename: of the file wanted.
+    """
+
+    def __init__(self, sentence: str, number: int | None, path: Path) -> None:
+        super().__init__(sentence)
+        self.errno, self.filename = number, str(path)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
-    """Write to a temporary name in the same folder (made if need be), flush to disk, rename."""
+    """Write to a temporary name in the same folder (made if need be), flush to disk, rename, flush the folder.
+
+    Parts that processes of this machine left of this file when they died are removed.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    _remove_leftovers(target)
+    temporary = target.with_name(f".{target.name}.{_host()}-{os.getpid()}.part")
+    kept = "the previous file is unchanged" if target.exists() else "no file was left"
     try:
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
+        kept = "the new file is there, but may not outlast a power failure"
+        _flush_folder(target.parent)
+    except OSError as error:
+        advice = "free some space and try again" if error.errno in NO_SPACE else "check the folder and try again"
+        reason = error.strerror or str(error)
+        raise WriteError(f"could not write {target}: {reason}; {kept}: {advice}", error.errno, target) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return target
+
+
+def _flush_folder(folder: Path) -> None:
+    """Without this, a power failure may take back the new name of a file whose content is safe."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows
+        return
+    try:
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+    except OSError as error:
+        if error.errno not in CANNOT_FLUSH_FOLDERS:
+            raise
+
+
+def _remove_leftovers(target: Path) -> None:
+    if os.name != "posix":  # elsewhere asking for a process may end it
+        return
+    # The machine's name keeps one from removing what another one, on a shared disk, is writing.
+    part = re.compile(rf"\.{re.escape(target.name)}\.({re.escape(_host())}-)?([0-9]+)\.part")
+    for name in os.listdir(target.parent):
+        found = part.fullmatch(name)
+        if found and not _is_alive(int(found[2])):
+            with contextlib.suppress(OSError):
+                target.with_name(name).unlink()
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # signal 0 only asks
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "", platform.node())[:32] or "host"

@@ -76,7 +76,7 @@ class Epoch:
         return -(-self.n_rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        order = batch_order(self.n_rows, self.batch_size, self.seed, *self.samples.layout)
+        order = batch_order(self.n_rows, self.batch_size, self.seed, *self.samples.storage_units)
         own = ((len(index), self.world.part(len(index)), index) for index in order)
         read = read_ahead(lambda key: self.samples.read(key[2][key[1]]), own, self.samples.threads)
         for number, ((total, part, whole), (y, mask)) in enumerate(read):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import csv
+import io
 import os
 import warnings
 from collections.abc import Iterable
@@ -9,27 +12,44 @@ from pathlib import Path
 
 import pandas as pd
 
+from gppvae.data.paths import plain_file
+from gppvae.data.table import repeated_name, shortened
+
+SEPARATORS = (",", "\t", ";")
+HEAD_BYTES = 1 << 22  # of a file, enough for the header line and some rows
+ROWS_TRIED = 20  # to tell the separator
+
 
 def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> pd.DataFrame:
-    """A CSV file with one header line.
+    """A table in UTF-8 with one header line, separated by commas, tabs or semicolons.
 
     Args:
         path: the file.
         id_columns: columns to keep as text, so that "007" stays "007" whatever else the column holds; a whole
             number written as 3.0 is the id 3.
     """
-    file = _existing(path, "a CSV table")
+    file = plain_file(path, "a CSV table")
     ids = list(id_columns)
+    expected = f"expected a CSV table with a header line in {file}, got"
+    _check_text(file, expected)
+    separator = _separator(file, expected)
     try:
         with warnings.catch_warnings():
             # Without this, a row with more fields than the header would lose them silently.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             table = pd.read_csv(
-                file, dtype=dict.fromkeys(ids, str), index_col=False, keep_default_na=False, na_values=[""]
+                file,
+                sep=separator,
+                dtype=dict.fromkeys(ids, str),
+                index_col=False,
+                keep_default_na=False,
+                na_values=[""],
+                encoding="utf-8-sig",  # with or without the mark that spreadsheets write
+                low_memory=False,  # one type per column, not one for each piece of the file
             )
-    except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+    except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(f"expected a CSV table with a header line in {file}, got something else ({reason})") from None
+        raise ValueError(f"{expected} something else ({shortened(reason, 200)}); check that row") from None
     if table.empty:
         raise ValueError(f"expected a table with rows in {file}, got {len(table)} rows; give one row per sample")
     for name in ids:
@@ -38,8 +58,65 @@ def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> 
     return table
 
 
-def _existing(path: str | os.PathLike[str], what: str) -> Path:
-    file = Path(path)
-    if not file.is_file():
-        raise FileNotFoundError(f"expected {what} at {file}, found {'a folder' if file.is_dir() else 'no such file'}")
-    return file
+def _check_text(file: Path, expected: str) -> None:
+    """Raise unless the whole file is UTF-8 without NUL bytes, at which a parser may stop reading."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    line = 1
+    with open(file, "rb") as content:
+        if content.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise ValueError(f"{expected} UTF-16; save it as UTF-8")
+        content.seek(0)
+        while True:
+            block = content.read(1 << 20)
+            try:
+                decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                line += error.object.count(b"\n", 0, error.start)
+                raise ValueError(f"{expected} text that is not UTF-8 in line {line}; save it as UTF-8") from None
+            if b"\0" in block:
+                line += block.count(b"\n", 0, block.index(b"\0"))
+                raise ValueError(f"{expected} a NUL byte in line {line}; remove it, or save the table as UTF-8")
+            line += block.count(b"\n")
+            if not block:
+                return
+
+
+def _separator(file: Path, expected: str) -> str:
+    """The separator by which the header and the first rows have the same number of fields."""
+    with open(file, "rb") as content:
+        head = content.read(HEAD_BYTES)
+    if len(head) == HEAD_BYTES and b"\n" not in head and b"\r" not in head:
+        raise ValueError(f"{expected} a first line of more than {HEAD_BYTES} bytes; check what the file is")
+    text = head.decode("utf-8-sig", errors="ignore")  # the last character may be cut
+    if len(head) == HEAD_BYTES:
+        text = text[: max(text.rfind("\n"), text.rfind("\r")) + 1]
+    fields = {mark: _first_rows(text, mark) for mark in (*SEPARATORS, "|")}
+    cutting = [mark for mark in SEPARATORS if fields[mark] and len(fields[mark][0]) > 1]
+    even = [mark for mark in cutting if len({len(row) for row in fields[mark]}) == 1]
+    if len(even) > 1:
+        raise ValueError(
+            f"expected one separator in {file}, got a header line that can be cut at {even[0]!r} and at {even[1]!r}; "
+            "put names and values with such marks in quotes"
+        )
+    if not cutting and fields["|"] and len(fields["|"][0]) > 1:
+        raise ValueError(
+            f"expected columns separated by commas, tabs or semicolons in {file}, got '|'; save it with one of these"
+        )
+    chosen = (even or sorted(cutting, key=lambda mark: -len(fields[mark][0])) or [","])[0]
+    twice = repeated_name(name for name in fields[chosen][0] if name) if fields[chosen] else None
+    if twice is not None:
+        raise ValueError(f"expected column names that differ in {file}, got {shortened(twice)!r} twice; rename one")
+    return chosen
+
+
+def _first_rows(text: str, separator: str) -> list[list[str]]:
+    rows: list[list[str]] = []
+    try:
+        for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+            if row:
+                rows.append(row)
+            if len(rows) > ROWS_TRIED:
+                break
+    except csv.Error:  # a field longer than the csv module takes; what was read decides
+        pass
+    return rows

@@ -3,83 +3,74 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
+from gppvae.data.hdf5 import open_hdf5
 from gppvae.data.images import ImageFiles
+from gppvae.data.paths import kind_of, plain_file
+from gppvae.data.stored import check_chunks
+from gppvae.data.zarr_files import is_zarr_folder, open_zarr
 
 HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
 
 
 def open_samples(
-    path: str | os.PathLike[str], image_size: tuple[int, int] | None = None, names: Sequence[str] | None = None
+    path: str | os.PathLike[str],
+    image_size: tuple[int, int] | None = None,
+    names: Sequence[str] | None = None,
+    outside: bool = False,
+    fill_unwritten: bool = False,
 ) -> Any:
     """An array-like over the samples in a file or folder.
 
     Args:
         path: a .npy file (memory-mapped), an HDF5 file (`faces.h5`, or `faces.h5:images` to name the data set), a
-            Zarr array (a folder or file ending in .zarr) or a folder of images, sorted by name.
+            Zarr array (its folder) or a folder of images, sorted by name.
         image_size: (height, width) to resize images of a folder to.
         names: of the images in the folder, one per row of the table, instead of all of them sorted.
+        outside: whether image names may lead out of the folder, and an HDF5 file to data in other files.
+        fill_unwritten: whether parts of HDF5 data sets and Zarr arrays that are not stored may be read as their fill
+            value. Zarr 3 does not store chunks that hold nothing else; otherwise such parts were lost or never written.
     """
     text = os.fspath(path)
     name, _, inside = text.rpartition(":") if Path(text.rpartition(":")[0]).suffix in HDF5_SUFFIXES else (text, "", "")
     file = Path(name)
-    if not file.exists():
-        what = "a .npy array" if file.suffix == ".npy" else "samples"
-        raise FileNotFoundError(f"expected {what} at {file}, found no such file")
-    images = file.is_dir() and file.suffix != ".zarr"
+    folder = kind_of(file) == "a folder"
+    zarr = file.suffix == ".zarr" or (folder and is_zarr_folder(file))
+    if not folder:
+        plain_file(file, "a .npy array" if file.suffix == ".npy" else "samples")
+    images = folder and not zarr
     if not images and (names is not None or image_size is not None):
         raise ValueError(f"expected a folder of images at {file}, got a file; names and sizes are for images only")
     if images:
-        return ImageFiles.in_folder(file, image_size, names)
+        return ImageFiles.in_folder(file, image_size, names, outside)
     if file.suffix in HDF5_SUFFIXES:
-        return _hdf5(file, inside)
-    return _zarr(file) if file.suffix == ".zarr" else _npy(file)
+        opened = open_hdf5(file, inside, outside, fill_unwritten)
+    else:
+        opened = open_zarr(file, fill_unwritten) if zarr else _npy(file)
+    check_chunks(opened)
+    return opened
 
 
 def _npy(file: Path) -> np.ndarray:
+    with open(file, "rb") as content:
+        if content.read(2) == b"PK":  # a zip archive, which numpy.savez writes
+            raise ValueError(
+                f"expected one array in a .npy file at {file}, got an archive of several; save the one you need"
+            )
     try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy multiplies an absurd shape out before refusing it
+            return np.load(file, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # a header is Python text, and what parsing it raises depends on the damage
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's own words: no permission, input/output error
         raise ValueError(
             f"expected a whole .npy file of numbers at {file}, got one that is cut short, pickled or of another kind; "
             "write it with numpy.save"
         ) from None
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise ValueError(
-            f"expected one array in a .npy file at {file}, got an archive of several; save the one you need"
-        )
-    return array
-
-
-def _hdf5(file: Path, inside: str) -> Any:
-    try:
-        content = h5py.File(file, "r")
-    except OSError:
-        raise ValueError(f"expected an HDF5 file at {file}, got something else; write it with h5py") from None
-    names: list[str] = []
-    content.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-    wanted = inside.strip("/") or (names[0] if len(names) == 1 else "")
-    if wanted not in names:
-        raise ValueError(
-            f"expected one data set of {file} by name ({', '.join(names) or 'it has none'}), got {inside or 'none'}; "
-            f"write for example {file}:{names[0] if names else 'images'}"
-        )
-    return content[wanted]
-
-
-def _zarr(file: Path) -> Any:
-    try:
-        import zarr
-    except ImportError:
-        raise ValueError(f"{file} needs the zarr package; install gppvae[zarr]") from None
-    array = zarr.open(str(file), mode="r")
-    if not hasattr(array, "dtype"):
-        raise ValueError(f"expected a Zarr array at {file}, got a group; give the path of one array in it")
-    return array

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import abc
+import math
 import mmap
 import os
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
+import h5py
 import numpy as np
 
 from gppvae.data.subset import Subset
+from gppvae.data.unwritten import is_zarr, zarr_folder
 
 UNIT_BYTES = 1 << 18  # chunks smaller than this are read several at a time
 BUFFER_BYTES = 32 << 20  # of chunks that are shuffled together; twice as much is kept
+MAX_CHUNK_BYTES = 1 << 31  # of one chunk, which must be decompressed as a whole
 
 
 class Reader(abc.ABC):
@@ -138,7 +143,7 @@ class ChunkReader(Reader):
         return self._kept[number]
 
     def block(self, start: int, stop: int) -> np.ndarray:
-        return np.asarray(self.data[start:stop])
+        return _read(self.data, start, stop, lambda: self.data[start:stop])
 
 
 class PointReader(Reader):
@@ -151,10 +156,12 @@ class PointReader(Reader):
 
     def rows(self, index: np.ndarray) -> np.ndarray:
         distinct, inverse = np.unique(index, return_inverse=True)
-        return np.asarray(self.data[distinct])[inverse]
+        if not len(distinct):
+            return np.asarray(self.data[0:0])
+        return _read(self.data, int(distinct[0]), int(distinct[-1]) + 1, lambda: self.data[distinct])[inverse]
 
     def block(self, start: int, stop: int) -> np.ndarray:
-        return np.asarray(self.data[start:stop])
+        return _read(self.data, start, stop, lambda: self.data[start:stop])
 
 
 class SubsetReader(Reader):
@@ -174,8 +181,39 @@ class SubsetReader(Reader):
         return self._whole.rows(self.index[start:stop])
 
 
+def check_chunks(data: Any) -> None:
+    """Refuse chunks that would take all memory; a damaged description can ask for any size."""
+    chunks = getattr(data, "chunks", None)
+    if not chunks or not all(isinstance(n, int) for n in chunks):
+        return
+    size = math.prod(chunks) * np.dtype(data.dtype).itemsize
+    if size > MAX_CHUNK_BYTES:
+        raise ValueError(
+            f"expected chunks of at most {MAX_CHUNK_BYTES} bytes, got {size} for chunks of shape {tuple(chunks)}; "
+            "store it in smaller chunks"
+        )
+
+
+def _read(data: Any, start: int, stop: int, values: Callable[[], Any]) -> np.ndarray:
+    """Rows of an array, all between `start` and `stop`, with one sentence where a stored array is damaged."""
+    try:
+        return np.asarray(values())
+    except Exception as error:  # each compressor has errors of its own, some of them RuntimeError
+        if isinstance(data, h5py.Dataset):
+            name = f"{data.file.filename}:{data.name}"
+        elif is_zarr(data):
+            name = zarr_folder(data) or str(data.store)
+        else:
+            raise  # not ours to explain
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"expected rows {start} to {stop - 1} to be whole in {name}, got damaged ones ({reason}); restore the data"
+        ) from None
+
+
 def reader_of(data: Any) -> Reader:
     """The reader that suits an array-like."""
+    check_chunks(data)
     if isinstance(data, Subset):
         return SubsetReader(data)
     if isinstance(data, np.ndarray):

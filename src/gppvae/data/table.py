@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+
+MAX_ID_LENGTH = 1000  # characters; ids are held at one width, so a long one would cost its length in every row
 
 
 class Table:
@@ -23,6 +26,9 @@ class Table:
     def __init__(self, columns: pd.DataFrame | Mapping[str, Any] | Table) -> None:
         if isinstance(columns, Table):
             columns = columns.columns
+        twice = repeated_name(str(name) for name in columns) if isinstance(columns, (pd.DataFrame, Mapping)) else None
+        if twice is not None:
+            raise ValueError(f"expected column names that differ, got {shortened(twice)!r} twice; rename one")
         if isinstance(columns, pd.DataFrame):
             columns = {str(name): columns[name].to_numpy() for name in columns.columns}
         if not isinstance(columns, Mapping):
@@ -45,7 +51,9 @@ class Table:
         if name not in self.columns:
             near = difflib.get_close_matches(name, self.columns, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "add it or change the kernel"
-            raise ValueError(f"expected a column {name!r}, got columns {sorted(self.columns)}; {hint}")
+            names = sorted(self.columns)
+            more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+            raise ValueError(f"expected a column {name!r}, got columns {names[:20]}{more}; {hint}")
         return self.columns[name]
 
     def take(self, index: np.ndarray) -> Table:
@@ -60,11 +68,11 @@ class Table:
             values = pd.to_numeric(pd.Series(raw), errors="coerce").to_numpy(np.float64, na_value=np.nan)
             text = np.flatnonzero(np.isnan(values) & ~pd.isna(raw))
             if text.size or raw.dtype.kind in "mM":
-                shown = str(raw[text[0]] if text.size else raw[0])
-                raise ValueError(
-                    f"column {name!r} must be numeric, got values like {shown!r}; "
-                    "use Learned, FreeForm or Categorical for ids, or convert dates to numbers"
-                )
+                shown = shortened(str(raw[text[0]] if text.size else raw[0]))
+                advice = "use Learned, FreeForm or Categorical for ids, or convert dates to numbers"
+                if re.fullmatch(r"[-+]?\d+,\d+", shown):
+                    advice = "write decimal points instead of commas"
+                raise ValueError(f"column {name!r} must be numeric, got values like {shown!r}; {advice}")
             bad = np.flatnonzero(~np.isfinite(values))
             if bad.size:
                 raise ValueError(
@@ -93,7 +101,14 @@ class Table:
                 f"({missing.size} such rows); remove or fill those rows"
             )
         codes, distinct = pd.factorize(raw)
-        levels, place = np.unique(np.array([_id_text(value) for value in distinct], dtype=str), return_inverse=True)
+        texts = [id_text(value) for value in distinct]
+        longest = max(texts, key=len, default="")
+        if len(longest) > MAX_ID_LENGTH:
+            raise ValueError(
+                f"column {name!r} must hold ids of at most {MAX_ID_LENGTH} characters, got {len(longest)} in "
+                f"{shortened(longest)!r}; shorten them"
+            )
+        levels, place = np.unique(np.array(texts, dtype=str), return_inverse=True)
         return place.astype(np.int64)[codes], levels
 
 
@@ -171,7 +186,23 @@ def _one_dimensional(name: str, values: Any) -> np.ndarray:
     return array
 
 
-def _id_text(value: Any) -> str:
+def repeated_name(names: Iterable[str]) -> str | None:
+    """The first name that stands twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def shortened(text: str, length: int = 60) -> str:
+    """A text as it may stand in a sentence."""
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
+def id_text(value: Any) -> str:
+    """An id as text: 3 and 3.0 are both "3"."""
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     return str(value)

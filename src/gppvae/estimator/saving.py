@@ -43,14 +43,19 @@ def load_model(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tenso
 
 def kernel_extras(prior: LatentPrior) -> dict[str, Any]:
     """What each leaf fixed when it was bound, by its place in the prior."""
-    return {name: leaf.extra_state() for name, leaf in prior.named_modules() if isinstance(leaf, Leaf)}
+    return {name: leaf.extra_state() for name, leaf in _leaves(prior)}
 
 
 def restore_kernels(prior: LatentPrior, extras: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Bind the kernels of a fresh prior as `kernel_extras` and the prior's tensors say they were."""
-    for name, leaf in prior.named_modules():
-        if isinstance(leaf, Leaf):
-            leaf.restore(extras[name], under(name, tensors))
+    for name, leaf in _leaves(prior):
+        leaf.restore(extras[name], under(name, tensors))
+
+
+def _leaves(prior: LatentPrior) -> list[tuple[str, Leaf]]:
+    """Leaves by all their places: one object may stand in an expression twice."""
+    modules = prior.named_modules(remove_duplicate=False)
+    return [(name, module) for name, module in modules if isinstance(module, Leaf)]
 
 
 def check_same_kernel(given: Groups, saved: list[list[Any]], path: Any) -> None:

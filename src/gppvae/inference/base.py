@@ -42,8 +42,7 @@ class LossTerms:
 
     def backward(self) -> None:
         """Gradients of the bound per sample, in one pass. Terms may live on different devices."""
-        roots = [term / self.n for term in self._terms() if term.requires_grad]
-        torch.autograd.backward(roots)
+        back_propagate(*(term / self.n for term in self._terms()))
 
     def waiting_for(self, *groups: str) -> LossTerms:
         """The same terms; these groups of parameters keep their gradients and do not step yet."""
@@ -131,6 +130,11 @@ class Inference(nn.Module, abc.ABC):
         prior, encode = self.model.prior, self.model.autoencoder.encode
         totals = sum_rows(epoch, lambda batch: prior.statistics(batch.rows, *encode(batch.y, batch.mask)))
         return prior.posterior(totals)
+
+
+def back_propagate(*losses: Tensor) -> None:
+    """One backward pass from all losses that depend on something that is trained."""
+    torch.autograd.backward([loss for loss in losses if loss.requires_grad])
 
 
 @torch.no_grad()

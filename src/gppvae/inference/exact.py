@@ -9,7 +9,15 @@ from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.world import World
-from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon_nll, sum_rows
+from gppvae.inference.base import (
+    Inference,
+    LossTerms,
+    back_propagate,
+    draw,
+    neg_entropy,
+    recon_nll,
+    sum_rows,
+)
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.statistics import Sums
@@ -45,7 +53,7 @@ class Exact(Inference):
             latents, z, var = self._latents(batch)
             recon, entropy = recon_nll(autoencoder, batch, z), neg_entropy(var)
             gp = pull.dot(prior.statistics(batch.rows, *latents))
-            torch.autograd.backward([(recon + entropy) / epoch.n_rows, gp])
+            back_propagate((recon + entropy) / epoch.n_rows, gp)
             recon_sum = recon_sum + recon.detach().cpu()
             entropy_sum = entropy_sum + entropy.detach().cpu()
         yield LossTerms(recon_sum, gp_nll.cpu(), entropy_sum, penalty.cpu(), n=epoch.n_rows)

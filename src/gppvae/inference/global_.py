@@ -63,7 +63,7 @@ class Global(Inference):
         for batch in epoch:
             of_all = len(batch) / epoch.n_rows
             q = self.posterior()
-            latents = prior.at(batch.rows, q)
+            latents = prior.at(batch.rows, q, training=True)
             z = with_unexplained(self.model, batch, latents.mean, latents.var + latents.noise)
             terms = LossTerms(
                 recon_nll=recon_nll(autoencoder, batch, draw(z.mean, z.var, batch)),
@@ -105,7 +105,7 @@ class Distill(Inference):
         where = prior.unexplained()
         for batch in epoch:
             with torch.no_grad():
-                target = prior.at(batch.rows, weights).mean
+                target = prior.at(batch.rows, weights, training=True).mean
             mean, var = map(prior.to_gp, autoencoder.encode(batch.y, batch.mask))
             nll = (mean - target).square() / var + var.log() + math.log(2.0 * math.pi)
             z = with_unexplained(self.model, batch, target, torch.zeros_like(target))

@@ -50,7 +50,7 @@ class Minibatch(Inference):
                     kl = q.kl()
             of_all = len(batch) / epoch.n_rows
             mean, var = autoencoder.encode(batch.y, batch.mask)
-            row_nll = prior.at(batch.rows, q).expected_nll(prior.to_gp(mean), prior.to_gp(var))
+            row_nll = prior.at(batch.rows, q, training=True).expected_nll(prior.to_gp(mean), prior.to_gp(var))
             terms = LossTerms(
                 recon_nll=recon_nll(autoencoder, batch, draw(mean, var, batch)),
                 gp_nll=row_nll.sum() + of_all * kl,

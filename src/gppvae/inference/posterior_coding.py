@@ -52,7 +52,7 @@ class PosteriorCoding(Inference):
 
         def part(batch: Batch) -> Sums:
             mean, noise = self._pseudo_observations(batch)
-            latents = prior.at(batch.rows, at_start)
+            latents = prior.at(batch.rows, at_start, training=True)
             f, s = latents.mean.requires_grad_(), latents.var.clone().requires_grad_()
             with torch.enable_grad():
                 z = with_unexplained(self.model, batch, f, s + latents.noise)
@@ -79,7 +79,7 @@ class PosteriorCoding(Inference):
             f, s = prior.at_pseudo(batch.rows, mean, noise, given, batch.total)
             f.retain_grad()
             s.retain_grad()
-            z = with_unexplained(self.model, batch, f, s + prior.noise_at(batch.rows))
+            z = with_unexplained(self.model, batch, f, s + prior.noise_at(batch.rows, training=True))
             terms = LossTerms(
                 recon_nll=recon_nll(autoencoder, batch, draw(z.mean, z.var, batch)),
                 gp_nll=z.gp_nll + of_all * kl,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.arguments import check_range
-from gppvae.kernels.base import Kernel, Leaf
+from gppvae.kernels.base import Leaf
 
 MAX_DIM = 4096  # a learned vector longer than that needs matrices of H x H that fit no memory
 
@@ -220,27 +220,3 @@ class Categorical(IdLeaf):
 
     def factor(self, values: Tensor) -> Tensor:
         return nn.functional.one_hot(values, len(self.levels)).to(torch.float64)
-
-
-def learned_by_column(kernel: Kernel) -> dict[str, list[Learned]]:
-    """Learned leaves of a kernel, grouped by the column whose ids they describe."""
-    found: dict[str, list[Learned]] = {}
-    for leaf in kernel.leaves():
-        if isinstance(leaf, Learned):
-            found.setdefault(leaf.column, []).append(leaf)
-    return found
-
-
-@contextlib.contextmanager
-def drawn_vectors(kernel: Kernel, generator: torch.Generator) -> Iterator[None]:
-    """Draw the vectors of added ids from their posteriors, for as long as the context lasts."""
-    with contextlib.ExitStack() as stack:
-        for leaves in learned_by_column(kernel).values():
-            root = leaves[0].added_root
-            eps = torch.randn(root.shape[0], root.shape[2], 1, generator=generator, dtype=torch.float64).to(root.device)
-            for leaf in leaves:
-                if leaf.n_added:
-                    x = leaf.x.detach().clone()
-                    x[-leaf.n_added :] += (leaf.added_root @ eps).squeeze(2)
-                    stack.enter_context(leaf.using(x))
-        yield

@@ -118,7 +118,8 @@ def plan_sines(low: float, high: float, shortest: float, longest: float, nu: flo
 def plan_fourier(period: float, shortest: float, most: int) -> Fourier:
     """The number of functions for all l from `shortest` on; at most one order more than `most` functions."""
     order, left = 0, 1.0 - float(scipy.special.ive(0, 1.0 / shortest))
-    while left > LOST and 2 * order + 1 <= most:  # a tiny l would need orders without end
+    # A tiny l needs orders without end, and below about 1e-9 SciPy's Bessel functions are NaN: stop at the limit.
+    while not left <= LOST and 2 * order + 1 <= most:
         order += 1
         left -= 2.0 * float(scipy.special.ive(order, 1.0 / shortest))
     return Fourier(2 * order + 1, period)

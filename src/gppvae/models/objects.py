@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from gppvae.data.table import Rows
-from gppvae.kernels import Learned
+from gppvae.kernels import Kernel, Learned
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 
 
-def learned_by_column(prior: LatentPrior) -> dict[str, list[Learned]]:
-    """Learned leaves of all kernels, grouped by the column whose ids they describe."""
+def learned_by_column(prior: LatentPrior | Kernel) -> dict[str, list[Learned]]:
+    """Learned leaves of a prior or kernel, grouped by the column whose ids they describe."""
     found: dict[str, list[Learned]] = {}
     for leaf in prior.leaves():
         if isinstance(leaf, Learned):
@@ -24,7 +24,7 @@ def learned_by_column(prior: LatentPrior) -> dict[str, list[Learned]]:
 
 
 @contextlib.contextmanager
-def added_vectors_drawn(prior: LatentPrior, generator: torch.Generator) -> Iterator[None]:
+def added_vectors_drawn(prior: LatentPrior | Kernel, generator: torch.Generator) -> Iterator[None]:
     """Draw the vectors of added ids from their posteriors, for as long as the context lasts."""
     with contextlib.ExitStack() as stack:
         for leaves in learned_by_column(prior).values():

@@ -32,8 +32,8 @@ def row_chunks(rows: Rows) -> Iterator[Rows]:
 
 def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Tensor:
     """The decoder at the posterior mean of z, (N, *shape)."""
-    autoencoder = model.autoencoder
-    return autoencoder.likelihood.mean(autoencoder.decode(model.prior.at(rows, weights).mean))
+    autoencoder, means = model.autoencoder, [part.mean for part in weights.parts]
+    return autoencoder.likelihood.mean(autoencoder.decode(model.prior.functions_at(rows, means)))
 
 
 def decode_draws(

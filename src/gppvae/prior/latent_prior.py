@@ -82,9 +82,13 @@ class LatentGroup(nn.Module):
             return self.log_alpha.new_zeros(len(rows), 0)
         return self.kernel.features(rows)
 
-    def noise(self, rows: Rows) -> Tensor:
-        """d, () or (N,): alpha, plus the prior variance that the features of these rows do not carry."""
-        if self.kernel is None or self.kernel.carries_training_variance:
+    def noise(self, rows: Rows, training: bool) -> Tensor:
+        """d, () or (N,): alpha, plus the prior variance that the features of these rows do not carry.
+
+        Args:
+            training: whether all are training rows, whose features may be known to carry the whole variance.
+        """
+        if self.kernel is None or (training and self.kernel.carries_training_variance):
             return self.alpha
         return self.alpha + self.kernel.residual(rows)
 
@@ -149,6 +153,14 @@ class LatentPrior(nn.Module):
 
     def bind(self, table: Table, generator: torch.Generator | None = None) -> None:
         """Fix levels and inducing points of all kernels from the training table."""
+        readers: dict[str, Leaf] = {}  # rows hold one coded column per name, for all groups
+        for leaf in self.leaves():
+            other = readers.setdefault(leaf.key, leaf)
+            if other.columns_read != leaf.columns_read:
+                raise ValueError(
+                    f"the columns {other.columns_read} and {leaf.columns_read} cannot be told apart as {leaf.key!r}; "
+                    "rename one of them"
+                )
         for kernel in self.kernels:
             kernel.bind(table, generator)
 
@@ -174,7 +186,7 @@ class LatentPrior(nn.Module):
         means = self.to_gp(mean).split(self.sizes, dim=1)
         variances = [None] * len(means) if var is None else self.to_gp(var).split(self.sizes, dim=1)
         return [
-            statistics(group.layout.rows(rows), own, own_var, group.noise(rows))
+            statistics(group.layout.rows(rows), own, own_var, group.noise(rows, training=True))
             for group, own, own_var in zip(self.groups, means, variances, strict=True)
         ]
 
@@ -201,26 +213,30 @@ class LatentPrior(nn.Module):
 
     # -- latents of rows
 
-    def at(self, rows: Rows, weights: LatentPosterior) -> Latents:
-        """The latents of rows at q(B). Far from the data var + noise is the prior's variance. Cost: O(N H (H + L))."""
+    def at(self, rows: Rows, weights: LatentPosterior, training: bool = False) -> Latents:
+        """The latents of rows at q(B). Far from the data var + noise is the prior's variance. Cost: O(N H (H + L)).
+
+        Args:
+            training: whether all are training rows; see `LatentGroup.noise`.
+        """
         means, variances, noises = [], [], []
         for group, q in zip(self.groups, weights.parts, strict=True):
             V, size = group.features(rows), (len(rows), group.n_latents)
             means.append(q.mean_at(V))
             variances.append(q.var_at(V).expand(size))
-            noises.append(self._noise_of(group, rows))
+            noises.append(self._noise_of(group, rows, training))
         return Latents(_joined(means), _joined(variances), _joined(noises))
 
     def functions_at(self, rows: Rows, draws: Sequence[Tensor]) -> Tensor:
         """f at rows for one draw of B per group, (N, L)."""
         return _joined([group.features(rows) @ B for group, B in zip(self.groups, draws, strict=True)])
 
-    def noise_at(self, rows: Rows) -> Tensor:
-        """Variance of eta plus what features of the rows do not carry, (N, L)."""
-        return _joined([self._noise_of(group, rows) for group in self.groups])
+    def noise_at(self, rows: Rows, training: bool = False) -> Tensor:
+        """Variance of eta plus what features of the rows do not carry, (N, L); `training` as in `at`."""
+        return _joined([self._noise_of(group, rows, training) for group in self.groups])
 
-    def _noise_of(self, group: LatentGroup, rows: Rows) -> Tensor:
-        return group.noise(rows).reshape(-1, 1).expand(len(rows), group.n_latents)
+    def _noise_of(self, group: LatentGroup, rows: Rows, training: bool) -> Tensor:
+        return group.noise(rows, training).reshape(-1, 1).expand(len(rows), group.n_latents)
 
     # -- posterior coding: encoder outputs as pseudo-observations
 

@@ -75,7 +75,7 @@ def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
 def _span(leaf: Leaf, position: int) -> str:
     if not isinstance(leaf, StationaryLeaf) or leaf.rank == 0:
         return "numbers"
-    values = leaf.inducing[:, position]
+    values = leaf.shown_values[:, position]
     count = "" if leaf.series else f" ({leaf.rank} {'values' if leaf.complete else 'inducing points'})"
     return f"numbers from {float(values.min()):g} to {float(values.max()):g}{count}"
 

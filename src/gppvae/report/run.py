@@ -221,7 +221,7 @@ class RunReport:
             values = torch.arange(len(labels), device=device)
         else:
             assert isinstance(leaf, StationaryLeaf)
-            numbers = leaf.inducing.cpu().numpy()
+            numbers = leaf.shown_values.cpu().numpy()
             if self.test is not None:
                 numbers = np.concatenate([numbers, Table(self.test[1]).numeric(leaf.columns_read)])
             numbers = np.unique(numbers, axis=0)

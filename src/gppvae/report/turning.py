@@ -86,7 +86,7 @@ def _object_and_view(model: GPPVAE) -> tuple[IdLeaf, Leaf] | None:
 
 def _numbers(leaf: Leaf, test: Table | None, limit: int) -> list[float]:
     assert isinstance(leaf, StationaryLeaf)
-    values = leaf.inducing[:, 0].cpu().numpy()
+    values = leaf.shown_values[:, 0].cpu().numpy()
     if test is not None:
         values = np.concatenate([values, test.numeric(leaf.columns_read)[:, 0]])
     values = np.unique(values)

@@ -88,7 +88,7 @@ class RunFolder:
         return (self.path / CHECKPOINT).exists()
 
     def _check_same(self, existing: dict[str, Any], config: dict[str, Any]) -> None:
-        old, new = existing.get("settings", {}), json.loads(json.dumps(config))
+        old, new = _flat(existing.get("settings", {})), _flat(json.loads(json.dumps(config)))
         changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
         if changed:
             key = changed[0]
@@ -120,6 +120,14 @@ class RunFolder:
 
     def finished(self) -> bool:
         return (self.path / MODEL).exists()
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    """Sections of a configuration as one: each setting by its own name, the first section that has it."""
+    found: dict[str, Any] = {}
+    for section in config.values():
+        found = section | found
+    return found
 
 
 def provenance() -> dict[str, Any]:

@@ -1,0 +1,235 @@
+"""One image file: what its header says, and its pixels in the type they are stored in.
+
+Pillow opens the files. What it would change without a word is mended here or refused: 16-bit colours cut to 8 bits,
+transparency dropped, orientation ignored, colours for printers converted without their profile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+
+from gppvae.data.paths import plain_file
+
+GREY_MODES = ("1", "L", "I", "I;16", "I;16B", "I;16L", "F", "LA", "La")
+ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
+EIGHT_BIT_MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "YCbCr")
+ORIENTATION, BITS_PER_SAMPLE, PHOTOMETRIC = 0x0112, 258, 262  # TIFF and EXIF tags
+SIXTEEN_BITS = (";16B", ";16L", ";16N")  # how Pillow's raw modes of 16-bit values end
+WHITE = {8: 255, 16: 65535}
+
+
+class RefusedImageError(ValueError):
+    """An image that is what it is, but not what can be read; the message is for the user."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an image will be once it is decoded.
+
+    Attributes:
+        size: (height, width) as a viewer shows it.  colour: whether it has colours.
+        depth: bits per value: 8, 16, or 32 for floats.  alpha: whether some of it may be transparent.
+    """
+
+    size: tuple[int, int]
+    colour: bool
+    depth: int
+    alpha: bool
+
+
+def read_header(path: str) -> Header:
+    """Open a file and look at its header; no pixel is decoded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with _opened(path) as image:
+            return _header(image, path)
+
+
+def read_pixels(path: str) -> np.ndarray:
+    """The pixels of a file, (height, width) for grey or (height, width, 3) for colours.
+
+    The type is uint8, uint16 or float32 by the depth of the file. The orientation that the file asks for is applied,
+    and transparent pixels are shown over black.
+    """
+    with _opened(path) as image:
+        header = _header(image, path)
+        if header.depth == 8:
+            return _eight_bits(image, header)
+        if header.depth == 16:
+            return _sixteen_bits_of_grey(image) if image.mode in GREY_MODES else _sixteen_bits_of_colour(image, path)
+        pixels = np.asarray(_upright(image), dtype=np.float32)
+    # Infinity is left to Samples, which names the sample.
+    finite = pixels[np.isfinite(pixels)]
+    if finite.size and (finite.min() < 0 or finite.max() > 1):
+        raise ValueError(
+            f"expected floats from 0 to 1 in {path}, got {finite.min():g} to {finite.max():g}; "
+            "divide them by the value of white, or give the pixels as an array"
+        )
+    return pixels
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[ImageFile.ImageFile]:
+    plain_file(path, "an image")
+    try:
+        # Opened here and not by Pillow: from a file name it maps uncompressed TIFFs into memory and then turns the
+        # sideways ones (orientation 5 to 8) into rows of the wrong length.
+        with open(path, "rb") as file, Image.open(file) as image:
+            yield image
+    except UnidentifiedImageError:
+        raise ValueError(f"expected an image in {path}, got a file of another kind; remove it from the list") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ValueError(
+            f"expected at most {Image.MAX_IMAGE_PIXELS} pixels in {path}, got more; make the image smaller, "
+            "or raise PIL.Image.MAX_IMAGE_PIXELS if you trust the file"
+        ) from None
+    except RefusedImageError:
+        raise
+    except Exception as error:  # Pillow's readers raise whatever their parsing meets: SyntaxError, struct.error, ...
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's own words: no permission, input/output error
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise ValueError(f"expected a whole image in {path}, got a damaged one ({reason}); replace it") from None
+
+
+def _header(image: ImageFile.ImageFile, path: str) -> Header:
+    # Photographs of some cameras (MPO) carry a preview as a second image.
+    if getattr(image, "is_animated", False) and image.format != "MPO":
+        raise RefusedImageError(
+            f"expected one image in {path}, got several frames or pages; save the one you need on its own"
+        )
+    depth = _depth(image, path)
+    alpha = image.mode in ALPHA_MODES or "transparency" in image.info
+    few_bits = image.mode == "1" or bool({"L;2", "L;4"} & _raw_modes(image))
+    if "transparency" in image.info and few_bits:
+        raise RefusedImageError(
+            f"expected 8 or 16 bits of grey beside transparency in {path}, got fewer; save it as 8-bit PNG"
+        )
+    size = (image.height, image.width)
+    if image.format != "TIFF" and _orientation(image) >= 5:  # Pillow tells the size of a TIFF as it will be shown
+        size = (image.width, image.height)
+    grey = image.mode in GREY_MODES or _has_grey_palette(image) or "LA;16B" in _raw_modes(image)
+    return Header(size, not grey, depth, alpha)
+
+
+def _depth(image: ImageFile.ImageFile, path: str) -> int:
+    """8, 16 or 32 bits; what cannot be scaled with certainty is refused."""
+    tags = getattr(image, "tag_v2", {})
+    raw = _raw_modes(image)
+    if image.mode in EIGHT_BIT_MODES:
+        deep_tiff = max(tags.get(BITS_PER_SAMPLE, (8,))) > 8
+        deep_map = image.format == "PPM" and any(isinstance(t[3], tuple) and t[3][-1] > 255 for t in image.tile)
+        if not deep_tiff and not deep_map and not any(name.endswith(SIXTEEN_BITS) for name in raw):
+            return 8
+        if all(_other_byte(name) for name in raw) and not deep_map:
+            return 16
+        raise RefusedImageError(
+            f"expected 16-bit colours pixel by pixel in {path}, got a layout that cannot be read; save it as PNG"
+        )
+    if image.mode not in GREY_MODES:
+        raise RefusedImageError(f"expected grey or RGB colours in {path}, got {image.mode}; convert it to RGB")
+    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    black_is_zero = tags.get(PHOTOMETRIC, 1) == 1
+    if black_is_zero and image.mode == "F":
+        return 32
+    if black_is_zero and sixteen and "I;12" not in raw:
+        return 16
+    raise RefusedImageError(
+        f"expected 8 or 16 bits or floats, with black as 0, in {path}, "
+        f"got {image.mode if black_is_zero else 'white as 0'}; save it as 8- or 16-bit PNG"
+    )
+
+
+def _eight_bits(image: Image.Image, header: Header) -> np.ndarray:
+    image = _upright(image)
+    if not header.alpha:
+        return np.asarray(image.convert("RGB" if header.colour else "L"))
+    pixels = np.asarray(image.convert("RGBA"))  # (height, width, 4)
+    return _over_black(pixels if header.colour else pixels[..., [0, 3]], WHITE[8])
+
+
+def _sixteen_bits_of_grey(image: Image.Image) -> np.ndarray:
+    pixels = np.asarray(_upright(image)).astype(np.uint16)
+    key = image.info.get("transparency")
+    return pixels if key is None else np.where(pixels == key, 0, pixels).astype(np.uint16)
+
+
+def _sixteen_bits_of_colour(image: ImageFile.ImageFile, path: str) -> np.ndarray:
+    """Colours of 16 bits, of which Pillow keeps the upper byte.
+
+    The file is decoded a second time as if its bytes came in the other order, which gives the lower byte.
+    """
+    key = image.info.get("transparency")
+    grey_and_alpha = "LA;16B" in _raw_modes(image)
+    upper = np.asarray(_upright(image))
+    with _opened(path) as again:
+        again.tile = [_in_other_order(tile) for tile in again.tile]
+        lower = np.asarray(_upright(again))
+    if grey_and_alpha:  # read as four bytes: grey, upper and lower, and alpha, upper and lower
+        upper, lower = lower[..., 0::2], lower[..., 1::2]
+    pixels = upper.astype(np.uint16) * 256 + lower
+    if key is not None:
+        pixels[(pixels == np.array(key)).all(-1)] = 0
+    return pixels if pixels.shape[-1] == 3 else _over_black(pixels, WHITE[16])
+
+
+def _in_other_order(tile: Any) -> Any:
+    args = tile[3]
+    other = (_other_byte(args[0]), *args[1:]) if isinstance(args, tuple) else _other_byte(args)
+    return tile._replace(args=other) if hasattr(tile, "_replace") else (*tile[:3], other)  # a plain tuple in old Pillow
+
+
+def _other_byte(raw_mode: str) -> str | None:
+    """The raw mode that gives the lower byte where this one gives the upper; None if there is none."""
+    layout, _, order = raw_mode.partition(";16")
+    if raw_mode == "LA;16B":
+        return "RGBA"
+    native = "L" if sys.byteorder == "little" else "B"
+    other = {"B": "L", "L": "B"}.get(native if order == "N" else order)
+    return f"{layout};16{other}" if layout in ("RGB", "RGBA") and other else None
+
+
+def _over_black(pixels: np.ndarray, white: int) -> np.ndarray:
+    """Values times their opacity: (height, width, 2) to (height, width), (height, width, 4) to (height, width, 3)."""
+    values, alpha = pixels[..., :-1], pixels[..., -1:]
+    shown = np.rint(values * (alpha / white)).astype(pixels.dtype)
+    return shown[..., 0] if shown.shape[-1] == 1 else shown
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The image, decoded and turned as it asks to be shown."""
+    ImageOps.exif_transpose(image, in_place=True)
+    return image
+
+
+def _orientation(image: Image.Image) -> int:
+    # Asking a PNG without these for its EXIF data would decode it.
+    if not {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"} & set(image.info):
+        return 1
+    return int(image.getexif().get(ORIENTATION, 1))
+
+
+def _has_grey_palette(image: Image.Image) -> bool:
+    """Whether every entry of the palette, used or not, is a shade of grey."""
+    if image.mode not in ("P", "PA") or image.palette is None:
+        return False
+    mode, content = image.palette.getdata()
+    if mode == "RGB;L":  # TIFF: all reds, then all greens, then all blues
+        entries = np.frombuffer(bytes(content), dtype=np.uint8).reshape(3, -1).T
+    else:
+        entries = np.frombuffer(bytes(content), dtype=np.uint8).reshape(-1, len(mode.partition(";")[0]))
+    return bool((entries[:, :1] == entries[:, :3]).all())
+
+
+def _raw_modes(image: ImageFile.ImageFile) -> set[str]:
+    """How the pixels lie in the file, in Pillow's words."""
+    names = (tile[3][0] if isinstance(tile[3], tuple) and tile[3] else tile[3] for tile in image.tile)
+    return {name for name in names if isinstance(name, str)}

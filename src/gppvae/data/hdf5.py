@@ -1,0 +1,149 @@
+"""One data set of an HDF5 file: found by its name, whole, and read from no other file unless that is allowed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from gppvae.data.paths import plain_file
+from gppvae.data.unwritten import Unwritten, unwritten_part
+
+MAX_LINKS = 32  # followed one after the other; links may go round in circles
+
+
+def open_hdf5(file: Path, name: str = "", outside: bool = False, fill_unwritten: bool = False) -> Any:
+    """The data set of this name, or the only one of the file.
+
+    Args:
+        file: the HDF5 file.  name: path of the data set in it, also through links.
+        outside: whether data may lie in other files: external links, external storage, virtual data sets.
+        fill_unwritten: whether parts that were never written may be read as the fill value.
+    """
+    plain_file(file, "an HDF5 file")
+    with _one_sentence(file), contextlib.ExitStack() as on_failure:
+        content = h5py.File(file, "r")
+        on_failure.callback(content.close)
+        names: list[str] = []
+        content.visititems(lambda path, item: names.append(path) if isinstance(item, h5py.Dataset) else None)
+        wanted = name.strip("/") or (names[0] if len(names) == 1 else "")
+        data = _find(content, wanted, outside) if wanted else None
+        if not isinstance(data, h5py.Dataset):
+            raise ValueError(
+                f"expected one data set of {file} by name ({', '.join(names[:20]) or 'it has none'}), "
+                f"got {name or 'none'}; write for example {file}:{names[0] if names else 'images'}"
+            )
+        if data.shape is None:
+            raise ValueError(f"expected an array in {file}:{wanted}, got an empty data set; choose another one")
+        _check_whole(data, outside, fill_unwritten, set())
+        on_failure.pop_all()  # the data set keeps its file open
+    return data
+
+
+@contextlib.contextmanager
+def _one_sentence(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, RuntimeError, KeyError) as error:  # what h5py raises, depending on where a file is damaged
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"expected an HDF5 file at {file}, got something else or a damaged one ({reason}); write it with h5py"
+        ) from None
+
+
+def _find(content: h5py.File, path: str, outside: bool) -> Any:
+    """The object at a path, link by link, since h5py would follow links into any other file; None if there is none."""
+    item: Any = content
+    parts = [part for part in path.split("/") if part]
+    links = 0
+    while parts:
+        if not isinstance(item, h5py.Group):
+            return None
+        part = parts.pop(0)
+        link = item.get(part, getlink=True)
+        if isinstance(link, h5py.HardLink):
+            item = item[part]
+            continue
+        links += 1
+        if link is None or links > MAX_LINKS:
+            return None
+        parts = [part for part in link.path.split("/") if part] + parts
+        if isinstance(link, h5py.ExternalLink):
+            item = h5py.File(_elsewhere(item.file.filename, _beside(item.file.filename, link.filename), outside), "r")
+        elif link.path.startswith("/"):
+            item = item.file
+    return item
+
+
+def _beside(own: str, other: str) -> str:
+    """The path of another file that this one names relative to its own folder, as links and virtual data sets do."""
+    return os.path.join(os.path.dirname(own), other)
+
+
+def _elsewhere(own: str, other: str, outside: bool) -> Path:
+    """The path of another file that this one refers to, if that is allowed and the file is there."""
+    if not outside:
+        raise ValueError(
+            f"expected all data inside {own}, got a part of it in {other}; "
+            "allow other files with outside=True (--outside)"
+        )
+    return plain_file(other, f"data that {own} refers to")
+
+
+def _check_whole(data: h5py.Dataset, outside: bool, fill_unwritten: bool, seen: set[tuple[str, str]]) -> None:
+    """Raise if values of the data set, or of those that a virtual one is made of, are not there."""
+    name = f"{data.file.filename}:{data.name.strip('/')}"
+    if (data.file.filename, data.name) in seen:
+        return
+    seen.add((data.file.filename, data.name))
+    found = unwritten_part(data)
+    if found is not None and not fill_unwritten:
+        raise ValueError(found.refusal(name))
+    left = data.nbytes
+    for other, offset, size in data.external or ():
+        # HDF5 takes these names relative to the working directory, and reads zeros where such a file ends early.
+        path = _elsewhere(data.file.filename, os.path.abspath(other), outside)
+        needed, have = offset + min(size, left), os.path.getsize(path)
+        if have < needed:
+            raise ValueError(f"expected {needed} bytes of {name} in {path}, got {have}; restore the file")
+        left -= min(size, left)
+    if data.is_virtual:
+        _check_sources(data, name, outside, fill_unwritten, seen)
+
+
+def _check_sources(
+    data: h5py.Dataset, name: str, outside: bool, fill_unwritten: bool, seen: set[tuple[str, str]]
+) -> None:
+    sources = data.virtual_sources()
+    mapped = sum(source.vspace.get_select_npoints() for source in sources)
+    if mapped < data.size and not fill_unwritten:
+        raise ValueError(Unwritten(mapped, data.size, "values", data.fillvalue).refusal(name))
+    for source in sources:
+        with contextlib.ExitStack() as opened:
+            file = data.file
+            if source.file_name != ".":
+                path = _elsewhere(data.file.filename, _beside(data.file.filename, source.file_name), outside)
+                file = opened.enter_context(h5py.File(path, "r"))
+            found = _find(file, source.dset_name, outside)
+            if not isinstance(found, h5py.Dataset) or not _covers(found, source):
+                fault = f"shape {found.shape}" if isinstance(found, h5py.Dataset) else "no such data set"
+                raise ValueError(
+                    f"expected whole sources of {name}, got {file.filename}:{source.dset_name} with {fault}; restore it"
+                )
+            _check_whole(found, outside, fill_unwritten, seen)
+
+
+def _covers(found: h5py.Dataset, source: Any) -> bool:
+    """Whether a data set has all the values that a virtual one takes from it; HDF5 fills in the rest."""
+    if found.shape is None:
+        return False
+    if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:  # stored without a shape
+        return int(found.size) >= int(source.vspace.get_select_npoints())
+    _, last = source.src_space.get_select_bounds()
+    return len(last) == len(found.shape) and all(end < n for end, n in zip(last, found.shape, strict=True))
