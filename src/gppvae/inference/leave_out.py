@@ -25,8 +25,8 @@ EACH, ROWS = "each", "rows"
 class LeaveOut(Inference):
     """Train on the task itself: predict a sample from the other samples.
 
-    Part of each batch is left out. Those rows are decoded from the GP's prediction given all other rows, the rest of the
-    batch from its own encoding:
+    Part of each batch is left out. Those rows are decoded from the GP's prediction given all other rows, the others
+    from their own encoding:
 
         sum_{n kept} -E_q(z|y) log p(y_n | z) + sum_{n left out} -E_p(z | rows but those left out) log p(y_n | z)
             + expected GP term - entropy

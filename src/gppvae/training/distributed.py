@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,10 +34,6 @@ class ProcessGroup(World):
             for tensor, part in zip(group, flat.split([tensor.numel() for tensor in group]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
-    def join(self, part: Tensor, here: slice, total: int) -> Tensor:
-        joined: Tensor = _Join.apply(part, here, total)
-        return joined
-
     @torch.no_grad()
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
@@ -49,24 +44,6 @@ class ProcessGroup(World):
     def barrier(self) -> None:
         # A sum and not dist.barrier(), which has to be told its device under NCCL.
         self.sum_([torch.zeros(1)])
-
-
-class _Join(torch.autograd.Function):
-    """Parts of a tensor that processes hold, as one tensor; every process may use all of it in its loss."""
-
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, here: slice, total: int) -> Tensor:
-        ctx.here = here
-        whole = part.new_zeros(total, *part.shape[1:])
-        whole[here] = part
-        dist.all_reduce(whole)
-        return whole
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        whole = grads[0].contiguous().clone()
-        dist.all_reduce(whole)
-        return whole[ctx.here], None, None
 
 
 def _alike(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
