@@ -34,7 +34,7 @@ from gppvae.training.progress import Progress
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 QUICK = ROOT / "build" / "quick"  # where runs go that are to show that a script works
-INFERENCES = ("exact", "minibatch", "posterior", "global")
+INFERENCES = ("exact", "minibatch", "posterior", "global", "leave_out")
 MANY_EPOCHS = 10_000  # of a phase, so that the learning rate hardly moves while it is timed
 
 

@@ -6,8 +6,8 @@ All in one interleaved run: gppvae as it is; with the term left to autograd inst
 whole features summed instead of a split layout; and the paper's formulas in two precisions. The term alone, given the
 sums, is timed both ways too. Writes results/gp_term.json; --quick writes into build/quick only.
 
-The other derivative of prior/closed_form.py, PosteriorAtRows, is not timed: no plain expression stands beside it, as
-rows outside the batch are known by their sums only.
+The other derivative of prior/closed_form.py, PosteriorAtRows, is not timed: it is an estimator, not a trick. Rows
+outside the batch are known by their sums only, so autograd has no expression that it could be compared with.
 """
 
 from __future__ import annotations

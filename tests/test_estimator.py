@@ -15,13 +15,14 @@ from gppvae.estimator.base import NotFittedError
 from gppvae.estimator.settings import settings_of
 from tiny import KERNEL, SIZE, held_out, spots
 
-INFERENCES = ("exact", "minibatch", "posterior", "global")
+INFERENCES = ("exact", "minibatch", "posterior", "global", "leave_out")
 SMALL: dict[str, Any] = {"latent_dim": 3, "network": "mlp", "batch_size": 16, "pixel_var": 0.02}
 LENGTHS: dict[str, dict[str, Any]] = {
     "exact": {"warmup_epochs": 40, "gp_epochs": 100, "epochs": 40, "lr": 3e-3},
     "minibatch": {"warmup_epochs": 40, "gp_epochs": 100, "epochs": 40, "lr": 3e-3},
     "posterior": {"warmup_epochs": 40, "gp_epochs": 100, "epochs": 40, "lr": 3e-3},
     "global": {"epochs": 100, "lr": 3e-3, "prior_lr": 3e-2},
+    "leave_out": {"epochs": 80, "lr": 3e-3, "prior_lr": 3e-2},
 }
 
 

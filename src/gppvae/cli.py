@@ -121,7 +121,7 @@ def fit(
     latent_dim: int | None = typer.Option(None, help="Latent dimensions."),
     network: str | None = typer.Option(None, help="auto, conv, wide, faces or mlp."),
     width: int | None = typer.Option(None, help="Channels of every layer of the network."),
-    inference: str | None = typer.Option(None, help="exact, minibatch, posterior or global."),
+    inference: str | None = typer.Option(None, help="global, leave_out, minibatch, posterior or exact."),
     schedule: str | None = typer.Option(None, help="joint or disjoint."),
     likelihood: str | None = typer.Option(None, help="gaussian, bernoulli, negative_binomial or perceptual."),
     pixel_var: float | None = typer.Option(None, help="Noise variance of the Gaussian likelihood."),

@@ -16,13 +16,14 @@ from gppvae.training import loop
 from gppvae.training.checkpoint import read_tensors
 from tiny import KERNEL, held_out, spots
 
-INFERENCES = ("exact", "minibatch", "posterior", "global")
+INFERENCES = ("exact", "minibatch", "posterior", "global", "leave_out")
 SMALL: dict[str, Any] = {"latent_dim": 3, "network": "mlp", "width": 32, "batch_size": 16, "pixel_var": 0.02}
 LENGTHS: dict[str, dict[str, Any]] = {
     "exact": {"warmup_epochs": 40, "gp_epochs": 60, "epochs": 30, "lr": 5e-3},
     "minibatch": {"warmup_epochs": 40, "gp_epochs": 60, "epochs": 30, "lr": 5e-3},
     "posterior": {"warmup_epochs": 40, "gp_epochs": 60, "epochs": 30, "lr": 5e-3},
     "global": {"epochs": 60, "lr": 5e-3, "prior_lr": 3e-2, "alpha": 0.01},
+    "leave_out": {"epochs": 60, "lr": 5e-3, "prior_lr": 3e-2},
 }
 every_inference = pytest.mark.parametrize("inference", INFERENCES)
 

@@ -51,6 +51,8 @@ class RowBatch:
     eps: Tensor
     mask: Tensor | None = None
     of: int | None = None  # rows of the batch over all processes
+    start: int = 0  # which of those is the first one here
+    seed: int = 0
 
     def __len__(self) -> int:
         return self.index.shape[0]
@@ -87,13 +89,14 @@ class RowEpoch:
     def n_batches(self) -> int:
         return -(-self.n_rows // self.batch_size)
 
-    def batch(self, index: Tensor, of: int | None = None) -> RowBatch:
-        return RowBatch(self.y[index], self.rows[index], index, self.eps[index], of=of)
+    def batch(self, index: Tensor, of: int | None = None, start: int = 0, seed: int = 0) -> RowBatch:
+        return RowBatch(self.y[index], self.rows[index], index, self.eps[index], of=of, start=start, seed=seed)
 
     def __iter__(self) -> Iterator[RowBatch]:
         order = torch.tensor(self.order) if self.order else torch.arange(self.n_rows)
-        for index in order.split(self.batch_size):
-            yield self.batch(index[self.world.part(len(index))], len(index))
+        for number, index in enumerate(order.split(self.batch_size)):
+            part = self.world.part(len(index))
+            yield self.batch(index[part], len(index), part.start, number)
 
 
 def make_model(

@@ -303,7 +303,7 @@ def test_the_finished_checkpoint_says_that_no_phase_is_left(tmp_path: Path) -> N
 # -- repeatability
 
 
-@pytest.mark.parametrize("inference", ["exact", "minibatch", "posterior", "global"])
+@pytest.mark.parametrize("inference", ["exact", "minibatch", "posterior", "global", "leave_out"])
 def test_the_seed_decides_everything(inference: str) -> None:
     rates = dict.fromkeys(ALL if inference == "global" else ALL[:4], 1e-2)
     first, again, other = (

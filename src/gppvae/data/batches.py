@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -57,6 +57,7 @@ class Epoch:
         samples, rows: the data.  batch_size: B.  seed: of order and noise; None keeps the order of the data.
         device: where batches go.  tick: called after each batch, for the progress bar.
         world: the processes that share every batch; sizes here count the rows of all of them.
+        together: which rows should share a batch; None when it does not matter.
     """
 
     samples: Samples
@@ -66,6 +67,11 @@ class Epoch:
     device: torch.device
     tick: Callable[[], None] = lambda: None
     world: World = ALONE
+    together: Tensor | None = None
+
+    def with_together(self, together: Tensor) -> Epoch:
+        """The same pass, rows of the same number (N,) in the same batches as far as these allow."""
+        return replace(self, together=together)
 
     @property
     def n_rows(self) -> int:
@@ -76,7 +82,7 @@ class Epoch:
         return -(-self.n_rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        order = batch_order(self.n_rows, self.batch_size, self.seed, *self.samples.storage_units)
+        order = batch_order(self.n_rows, self.batch_size, self.seed, *self.samples.storage_units, self.together)
         own = ((len(index), self.world.part(len(index)), index) for index in order)
         read = read_ahead(lambda key: self.samples.read(key[2][key[1]]), own, self.samples.threads)
         for number, ((total, part, whole), (y, mask)) in enumerate(read):

@@ -9,7 +9,12 @@ from torch import Tensor
 
 
 def batch_order(
-    n_rows: int, batch_size: int, seed: int | None, unit_rows: int = 1, buffer_units: int = 1
+    n_rows: int,
+    batch_size: int,
+    seed: int | None,
+    unit_rows: int = 1,
+    buffer_units: int = 1,
+    together: Tensor | None = None,
 ) -> Iterator[Tensor]:
     """Positions of the rows of each batch, every row once.
 
@@ -18,11 +23,17 @@ def batch_order(
         unit_rows: rows that are stored together; with 1 the order is any permutation.
         buffer_units: units that are mixed with each other: they come in random order, and rows are drawn at random
             from this many of them. The rows of a batch are then sorted, so that they are read in the file's order.
+        together: (N,) int64; rows of the same number follow each other, wherever they are stored.
     """
     if seed is None:
         yield from torch.arange(n_rows).split(batch_size)
         return
     generator = torch.Generator().manual_seed(seed)
+    if together is not None:
+        shuffled = torch.randperm(n_rows, generator=generator)
+        rank = torch.randperm(int(together.max()) + 1, generator=generator)
+        yield from shuffled[torch.argsort(rank[together[shuffled]], stable=True)].split(batch_size)
+        return
     if unit_rows == 1:
         yield from torch.randperm(n_rows, generator=generator).split(batch_size)
         return

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -34,6 +36,13 @@ class World(abc.ABC):
         """This process's part of n things; parts differ by at most one and some may be empty."""
         return slice(self.rank * n // self.size, (self.rank + 1) * n // self.size)
 
+    def join(self, part: Tensor, here: slice, total: int) -> Tensor:
+        """Rows of all processes, (total, ...), of which those at `here` are this one's; gradients go back to each."""
+        if self.size == 1:
+            return part
+        joined: Tensor = _Join.apply(part, self, here, total)
+        return joined
+
     @abc.abstractmethod
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Add each tensor up over all processes, in place. All must call it, with tensors of the same shapes."""
@@ -45,6 +54,24 @@ class World(abc.ABC):
     @abc.abstractmethod
     def barrier(self) -> None:
         """Wait until every process is here."""
+
+
+class _Join(torch.autograd.Function):
+    """Parts of a tensor that processes hold, as one tensor; every process may use all of it in its loss."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, world: World, here: slice, total: int) -> Tensor:
+        ctx.world, ctx.here = world, here
+        whole = part.new_zeros(total, *part.shape[1:])
+        whole[here] = part
+        world.sum_([whole])
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        whole = grads[0].clone()
+        ctx.world.sum_([whole])
+        return whole[ctx.here], None, None, None
 
 
 class OneProcess(World):

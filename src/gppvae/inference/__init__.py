@@ -9,12 +9,13 @@ from gppvae.inference.exact import Exact
 from gppvae.inference.fixed_latents import FixedLatents
 from gppvae.inference.global_ import Distill, Global
 from gppvae.inference.independent import Independent
+from gppvae.inference.leave_out import LeaveOut
 from gppvae.inference.minibatch import Minibatch
 from gppvae.inference.phase import Budget, Phase
 from gppvae.inference.posterior_coding import PosteriorCoding
 
 INFERENCES: dict[str, type[Inference]] = {
-    cls.name: cls for cls in (Global, Minibatch, PosteriorCoding, Exact, Independent, FixedLatents, Distill)
+    cls.name: cls for cls in (Global, LeaveOut, Minibatch, PosteriorCoding, Exact, Independent, FixedLatents, Distill)
 }
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Global",
     "Independent",
     "Inference",
+    "LeaveOut",
     "LossTerms",
     "Minibatch",
     "Phase",

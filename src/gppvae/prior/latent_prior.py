@@ -36,6 +36,20 @@ class Latents:
     var: Tensor
     noise: Tensor
 
+    def leave_one_out(self, z: Tensor) -> Latents:
+        """Each row's latents given all rows but itself, when q(B) was conditioned on all rows, these at `z`.
+
+        With the leverage h = v'Sigma v / d:
+            mean = f - h / (1 - h) (z - f),   var = v'Sigma v / (1 - h)
+        so that var + noise = d / (1 - h). Source: docs/math.md, "Leave-out training".
+
+        Args:
+            z: (N, L), the values that q(B) was conditioned on.
+        """
+        leverage = self.var / self.noise
+        mean = self.mean - leverage / (1.0 - leverage) * (z - self.mean)
+        return Latents(mean, self.var / (1.0 - leverage), self.noise)
+
     def expected_nll(self, mean: Tensor, var: Tensor) -> Tensor:
         """-E log N(z; f, noise) per row for z ~ N(mean, var), (N,).
 

@@ -1,0 +1,164 @@
+"""Leave-out inference: the decoder learns from what the GP predicts for rows from the other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from gppvae.data.batches import Batch, Epoch, derive_seed
+from gppvae.data.table import Rows
+from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon_nll
+from gppvae.inference.phase import Budget, Phase
+from gppvae.inference.running import add
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.prior.latent_prior import Latents
+from gppvae.prior.posterior import LatentPosterior
+from gppvae.prior.statistics import StatisticsSum, Sums
+
+REFRESHES_PER_EPOCH = 8
+CHUNK_ROWS = 8192
+EACH, ROWS = "each", "rows"
+
+
+class LeaveOut(Inference):
+    """Train on the task itself: predict a sample from the other samples.
+
+    Part of each batch is left out. Those rows are decoded from the GP's prediction given all other rows, the others
+    from their own encoding:
+
+        sum_{n kept} -E_q(z|y) log p(y_n | z) + sum_{n left out} -E_p(z | rows but those left out) log p(y_n | z)
+            + expected GP term - entropy
+
+    Gradients of the predictions reach the encoder through the rows of the batch that were kept, and the kernel through
+    all features; other rows count with the latents of their last visit. Kernel and latent noise step when these are
+    summed anew, so that taking rows out of the sums is exact in between. Source: docs/math.md, "Leave-out training".
+
+    Args:
+        model: the model.
+        share: of the rows of a batch that are left out.
+        what: "rows" leaves out a random set together; "each" leaves every row out alone, given all others; the name of
+            a coded column leaves out all rows of one of its values, in the whole table.
+        together: coded column whose rows come in the same batch, for example an object's views.
+    Cost: one plain VAE epoch plus O(N H (H + L)), and H^3 per batch. Memory: the N x L latents of the last visit.
+    """
+
+    name = "leave_out"
+
+    def __init__(self, model: GPPriorVAE, share: float = 0.5, what: str = ROWS, together: str | None = None) -> None:
+        super().__init__(model)
+        if not 0.0 < share <= 1.0:
+            raise ValueError(f"leave_out needs a share above 0 and at most 1, got {share}; use for example 0.5")
+        self.share, self.what, self.together = share, what, together
+        self.latents: Tensor
+        self.register_buffer("latents", torch.zeros(0, dtype=torch.float64))
+
+    @classmethod
+    def phases(cls, budget: Budget) -> list[Phase]:
+        networks = dict.fromkeys(("encoder", "decoder"), 2.0 * budget.lr)
+        rates = networks | dict.fromkeys(("prior", "noise"), budget.prior_lr)
+        phase = Phase(cls.name, cls, budget.epochs, rates, "cosine", warmup=0.02, weight_decay=0.05)
+        return [phase] if budget.epochs else []
+
+    @torch.no_grad()
+    def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
+        for column in {self.what, self.together} - {EACH, ROWS, None}:
+            if column not in epoch.rows.columns:
+                raise ValueError(
+                    f"leave_out can use the columns {', '.join(epoch.rows.columns)}, got {column!r}; name one of those"
+                )
+        if self.latents.numel():  # a resumed run has them from the checkpoint
+            return
+        prior, encode = self.model.prior, self.model.autoencoder.encode
+        self.latents = torch.zeros(epoch.n_rows, prior.n_latents, dtype=torch.float64, device=prior.device)
+        for batch in epoch:
+            self.latents[batch.index.to(prior.device)] = prior.to_gp(encode(batch.y, batch.mask)[0])
+        epoch.world.sum_([self.latents])
+
+    def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
+        prior, autoencoder = self.model.prior, self.model.autoencoder
+        refresh, gathered = max(1, epoch.n_batches // REFRESHES_PER_EPOCH), 0
+        for number, batch in enumerate(self._batches(epoch)):
+            if gathered == 0:
+                totals = self._sums(epoch.rows, self.latents)
+                with torch.no_grad():
+                    q_all = prior.posterior(totals)
+                    kl = q_all.kl()
+            of_all = len(batch) / epoch.n_rows
+            mean, var = autoencoder.encode(batch.y, batch.mask)
+            mean64, var64 = prior.to_gp(mean), prior.to_gp(var)
+            predicted, target = self._predicted(batch, epoch, totals, mean64)
+            z_mean = torch.where(target, predicted.mean, mean64)
+            z_var = torch.where(target, predicted.var + predicted.noise, var64)
+            row_nll = prior.at(batch.rows, q_all, training=True).expected_nll(mean64, var64)
+            terms = LossTerms(
+                recon_nll=recon_nll(autoencoder, batch, draw(z_mean, z_var, batch)),
+                gp_nll=row_nll.sum() + of_all * kl,
+                neg_entropy=neg_entropy(var),
+                penalty=of_all * prior.neg_log_prior(),
+                n=batch.total,
+            )
+            terms.backward()
+            gathered += 1
+            left = epoch.n_batches - number - 1
+            if left and (gathered < refresh or left < refresh):  # what is left at the end joins the last step
+                yield terms.waiting_for("prior", "noise")
+            else:
+                yield terms.standing_for(gathered)
+                gathered = 0
+
+    def _batches(self, epoch: Epoch) -> Iterator[Batch]:
+        if self.together is None:
+            return iter(epoch)
+        return iter(epoch.with_together(epoch.rows.columns[self.together].index.cpu()))
+
+    def _predicted(self, batch: Batch, epoch: Epoch, totals: Sums, mean: Tensor) -> tuple[Latents, Tensor]:
+        """What the GP says of the rows here given all rows but those left out, and which were, (B, 1)."""
+        prior, world = self.model.prior, epoch.world
+        here = slice(batch.start, batch.start + len(batch))
+        index = world.join(batch.index.to(prior.device), here, batch.total)  # of the batch over all processes
+        rows, fresh = epoch.rows[index], world.join(mean, here, batch.total)
+        target = self._left_out(rows, batch)
+        with torch.no_grad():  # everything but the batch, and the rows elsewhere that are left out with it
+            others = add(totals, prior.statistics(rows, self.latents[index]), -1.0)
+            if self.what not in (EACH, ROWS):
+                others = add(others, self._elsewhere(epoch.rows, index, rows, target), -1.0)
+        kept = ~target if self.what != EACH else torch.ones_like(target)
+        q = prior.posterior(add(others, prior.statistics(rows[kept], fresh[kept])))
+        found = prior.at(batch.rows, q, training=True)
+        if self.what == EACH:
+            found = found.leave_one_out(mean)
+        self.latents[index] = fresh.detach()
+        return found, target[here].unsqueeze(1)
+
+    def _left_out(self, rows: Rows, batch: Batch) -> Tensor:
+        """Which rows of a batch are left out, (n,) bool; the same on all processes."""
+        generator = torch.Generator().manual_seed(derive_seed(batch.seed, 1))
+        n, device = len(rows), self.model.prior.device
+        if self.what in (EACH, ROWS):
+            wanted = min(max(1, round(self.share * n)), n - 1 if n > 1 else 1)
+            chosen = torch.zeros(n, dtype=torch.bool)
+            chosen[torch.randperm(n, generator=generator)[:wanted]] = True
+            return chosen.to(device)
+        index = rows.columns[self.what].index
+        values = index.unique()
+        wanted = min(max(1, round(self.share * len(values))), max(1, len(values) - 1))
+        picked = values[torch.randperm(len(values), generator=generator)[:wanted].to(device)]
+        return torch.isin(index, picked)
+
+    def _elsewhere(self, rows: Rows, batch_index: Tensor, batch_rows: Rows, target: Tensor) -> Sums:
+        """Sums over the rows outside the batch that have a value which is left out."""
+        gone = torch.isin(rows.columns[self.what].index, batch_rows.columns[self.what].index[target].unique())
+        gone[batch_index] = False
+        where = gone.nonzero().squeeze(1)
+        return self._sums(rows[where], self.latents[where])
+
+    @torch.no_grad()
+    def _sums(self, rows: Rows, latents: Tensor) -> Sums:
+        """Sums over rows with these latents, a chunk at a time."""
+        totals = StatisticsSum()
+        for start in range(0, max(len(rows), 1), CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
+            totals.add(self.model.prior.statistics(rows[chunk], latents[chunk]))
+        return totals.value
