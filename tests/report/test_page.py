@@ -82,7 +82,6 @@ def full_page() -> Page:
     fig.subplots().plot([1, 2])
     page.figure(fig, "A figure", "a rising line")
     page.section("Second")
-    page.image_grid(rng.random((2, 3, 4, 4)), ["a", "b"], ["x", "y", "z"], "A grid")
     frames = rng.random((2, 3, 4, 5))
     page.turntable({"truth": frames, "model": frames}, list("012"), "Turn", list("pq"), held_out=[0, 1, 0])
     page.facts({"seed": 3})
@@ -97,7 +96,7 @@ def test_page_loads_nothing_from_outside() -> None:
         for name, value in attributes.items()
         if name in {"src", "href", "srcset", "data", "action", "poster"}
     ]
-    assert len(loads) == 11  # icon, two links of the contents, figure, six grid images, sprite
+    assert len(loads) == 5  # icon, two links of the contents, figure, sprite
     assert all(re.match(r"data:(image/png;base64)?,|#s\d+$", value or "") for value in loads)
     pictureless = re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)
     assert not re.search(r"https?:|//|@import|url\(|fetch|XMLHttpRequest|WebSocket", pictureless)
@@ -113,7 +112,6 @@ def test_every_text_is_escaped() -> None:
     page.section("other")
     page.table([bad], [[bad]], bad)
     page.figure(Figure(figsize=(1, 1)), bad, bad)
-    page.image_grid(np.zeros((1, 1, 2, 2)), [bad], [bad], bad)
     page.turntable({bad: np.zeros((1, 1, 2, 2))}, [bad], bad, [bad])
     page.facts({bad: bad})
     text = page.html()
@@ -167,24 +165,6 @@ def test_figure_keeps_its_size_and_alt() -> None:
     pixels = decode(attributes["src"])
     assert pixels.shape[:2] == (384, 576)
     assert (pixels[..., :3] == [255, 0, 0]).all()
-
-
-@pytest.mark.parametrize("channels", [(), (3,)])
-def test_image_grid_shows_every_image(channels: tuple[int, ...]) -> None:
-    images = np.random.default_rng(1).normal(0.5, 0.5, (2, 3, 4, 5, *channels))
-    images[1, 2] = np.nan
-    page = Page("T")
-    page.image_grid(images, ["a", "b"], ["x", "y", "z"], "Cap", vmin=-0.5, vmax=1.25)
-    reader = Reader(page.html())
-    shown = reader.all("img")
-    assert [a["alt"] for a, _ in shown] == ["a, x", "a, y", "a, z", "b, x", "b, y"]
-    for (attributes, _), image in zip(shown, images.reshape(6, *images.shape[2:])[:5], strict=True):
-        np.testing.assert_array_equal(decode(attributes["src"]), quantise(image, -0.5, 1.25))
-    assert [a["aria-label"] for a, _ in reader.all("span", kind="blank")] == ["b, z: not measured"]
-    assert [(a["scope"], text) for a, text in reader.all("th")] == [
-        *(("col", "x"), ("col", "y"), ("col", "z")),
-        *(("row", "a"), ("row", "b")),
-    ]
 
 
 def sprite_of(page: Page) -> np.ndarray:
@@ -284,13 +264,8 @@ FRAMES = np.zeros((2, 3, 4, 4))
     [
         (lambda p: p.table(["a"], [[1, 2]], "c"), "row 0 must have 1 entries, got 2"),
         (lambda p: p.table(["a"], [[1]], "c", highlight_row=1), r"highlight_row must be in \[0, 1\), got 1"),
-        (
-            lambda p: p.image_grid(np.zeros((2, 2, 4)), ["a"], ["b"], "c"),
-            r"images must have shape .*\(2, 2, 4\)",
-        ),
-        (lambda p: p.image_grid(FRAMES, ["a"], ["b"] * 3, "c"), "row_labels must have 2 entries, got 1"),
-        (lambda p: p.image_grid(FRAMES, ["a"] * 2, ["b"], "c"), "column_labels must have 3 entries, got 1"),
-        (lambda p: p.image_grid(FRAMES, ["a"] * 2, ["b"] * 3, "c", vmin=1), "vmax must be greater than vmin"),
+        (lambda p: p.turntable({"m": FRAMES[0]}, ["a"], "c", ["o"]), r"panel 'm' must have shape .*\(3, 4, 4\)"),
+        (lambda p: p.turntable({"m": Panel(FRAMES, 1.0)}, ["a"], "c", ["o"]), "vmax must be greater than vmin"),
         (lambda p: p.turntable({}, [], "c", []), "panels must agree .* got no panel"),
         (lambda p: p.turntable({"m": FRAMES}, ["a"], "c", ["o"] * 2), "labels must have 3 entries, got 1"),
         (

@@ -124,7 +124,9 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
 def test_a_run_stopped_in_any_phase_continues_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inference: str, stop: int
 ) -> None:
-    lengths = {"epochs": 13} if inference in ("global", "leave_out") else {"warmup_epochs": 4, "gp_epochs": 4, "epochs": 5}
+    lengths = (
+        {"epochs": 13} if inference in ("global", "leave_out") else {"warmup_epochs": 4, "gp_epochs": 4, "epochs": 5}
+    )
     settings = {"inference": inference} | lengths
     with monkeypatch.context() as patch:
         stop_after(patch, stop)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-LEAST = 4  # read ahead: who computes with several batches at once asks for as many without a pause
+LEAST = 4  # batches read ahead, however few threads there are
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 

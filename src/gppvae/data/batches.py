@@ -37,11 +37,6 @@ class Batch:
     def __len__(self) -> int:
         return self.index.shape[0]
 
-    @property
-    def share(self) -> float:
-        """Part of the batch that is here; shares of all processes add up to one."""
-        return len(self) / self.total
-
     def noise(self, n_latents: int) -> Tensor:
         """Standard normal (B, L) float32: the same at every call, whatever the device and number of processes."""
         generator = torch.Generator().manual_seed(self.seed)

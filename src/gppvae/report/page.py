@@ -1,4 +1,4 @@
-"""One self-contained HTML report: text, tables, figures, image grids and objects that turn under a slider.
+"""One self-contained HTML report: text, tables, figures and objects that turn under a slider.
 
 The page carries its style, its script and its pictures (PNG data URIs) and a content policy that forbids any
 request, so it can be mailed, archived or opened from a disk without a network.
@@ -81,7 +81,9 @@ class Page:
         for i, texts in enumerate(cells):
             inner = "".join(f"<td{k}>{escape(text)}</td>" for text, k in zip(texts, kind, strict=True))
             body += f'<tr class="ours">{inner}</tr>' if i == highlight_row else f"<tr>{inner}</tr>"
-        self._table("", head, body, caption)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        region = f'class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"'
+        self._figure(f"<div {region}>{table}</div>", caption)
 
     def figure(self, fig: Figure, caption: str, alt: str) -> None:
         """Add a matplotlib figure at its natural size; `alt` describes it for those who cannot see it."""
@@ -89,36 +91,6 @@ class Page:
         uri = _data_uri(render(fig, "png", 192))
         size = f'class="plot{" wide" if width > 600 else ""}" width="{width}" height="{height}"'
         self._figure(f'<img {size} src="{uri}" alt="{escape(alt)}">', caption)
-
-    def image_grid(
-        self,
-        images: ArrayLike,
-        row_labels: Sequence[str],
-        column_labels: Sequence[str],
-        caption: str,
-        vmin: float | None = None,
-        vmax: float | None = None,
-    ) -> None:
-        """Add a labelled grid of images, (rows, cols, h, w) or (rows, cols, h, w, 3); all NaN is a gap.
-
-        vmin and vmax are drawn black and white; by default 0 and 1, or 0 and 255 for integers.
-        """
-        pixels, gaps = _draw("images", Panel(images, vmin, vmax))
-        _check_count(row_labels, pixels.shape[0], "row_labels")
-        _check_count(column_labels, pixels.shape[1], "column_labels")
-        head = "<td></td>" + "".join(f'<th scope="col">{escape(label)}</th>' for label in column_labels)
-        body = ""
-        for i, row in enumerate(row_labels):
-            body += f'<tr><th scope="row">{escape(row)}</th>'
-            for j, column in enumerate(column_labels):
-                alt = escape(f"{row}, {column}")
-                picture = f'<img src="{_png(pixels[i, j])}" alt="{alt}">'
-                blank = f'<span class="blank" role="img" aria-label="{alt}: not measured"></span>'
-                body += f"<td>{blank if gaps[i, j] else picture}</td>"
-            body += "</tr>"
-        height, width = pixels.shape[2:4]
-        style = f"{_scaling(height, width)};--cols:{pixels.shape[1]};--ratio:{width / height:.4f}"
-        self._table(f' class="grid" style="{style}"', head, body, caption)
 
     def turntable(
         self,
@@ -178,11 +150,6 @@ class Page:
 
     def _figure(self, inner: str, caption: str, attributes: str = "") -> None:
         self._parts.append(f"<figure{attributes}>{inner}<figcaption>{escape(caption)}</figcaption></figure>")
-
-    def _table(self, attributes: str, head: str, body: str, caption: str) -> None:
-        table = f"<table{attributes}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        region = f'class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"'
-        self._figure(f"<div {region}>{table}</div>", caption)
 
 
 def pack_sprite(panels: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
@@ -291,16 +258,12 @@ nav a{color:var(--soft);text-decoration:none} nav a:hover{color:var(--accent);te
 figure{margin:1.25rem 0 2rem} figcaption{color:var(--soft);font-size:.88rem;line-height:1.5;margin-top:.6rem;
 max-width:46rem} .plot{display:block;max-width:100%;height:auto;background:#fff;border-radius:8px}
 .scroll{overflow-x:auto} table{border-collapse:collapse;font-size:.94rem;font-variant-numeric:tabular-nums}
-table:not(.grid){width:100%;border:solid var(--ink);border-width:2px 0}
+table{width:100%;border:solid var(--ink);border-width:2px 0}
 th,td{padding:.45rem .8rem;text-align:left;vertical-align:baseline}
 thead th{font-weight:600;border-bottom:1px solid var(--soft)} tbody tr+tr>*{border-top:1px solid var(--line)}
 .num{text-align:right;white-space:nowrap} .ours{background:var(--ours);font-weight:650}
-.ours td:first-child{box-shadow:inset 3px 0 var(--accent)} .grid img,.blank{display:block;border-radius:2px;
-width:clamp(44px,calc(760px/var(--cols)),112px);aspect-ratio:var(--ratio);image-rendering:var(--scaling)}
-.grid tr>*{padding:2px;border:0!important;font-size:.8rem;font-weight:500;color:var(--soft);text-align:center;
-vertical-align:middle;line-height:1.2}
-.grid th[scope=row]{position:sticky;left:0;background:var(--paper);text-align:right;padding-right:.6rem}
-.blank,.gap{background:repeating-linear-gradient(45deg,var(--line) 0 2px,transparent 2px 9px)}
+.ours td:first-child{box-shadow:inset 3px 0 var(--accent)}
+.gap{background:repeating-linear-gradient(45deg,var(--line) 0 2px,transparent 2px 9px)}
 .turntable>div{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:1.25rem}
 .stage{display:flex;justify-content:center;gap:clamp(.5rem,2.5vw,1.5rem)}
 .panel{flex:0 1 260px;min-width:0;text-align:center;font-size:.85rem;line-height:1.35;color:var(--soft)}
