@@ -108,7 +108,7 @@ def test_samples_that_are_not_there_are_one_sentence(words: list[str], sentence:
 def test_encode_needs_the_table_of_named_images(stored: Path, model: GPPVAE, tmp_path: Path) -> None:
     words = ["encode", stored / "run", *data_of(stored, "named"), "--out", tmp_path]
     result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exit_code == 2 and "expected --table beside --image-column" in result.stderr
+    assert result.exit_code == 2 and "expected --table together with --image-column" in result.stderr
 
 
 @pytest.mark.parametrize("kind", ["npy", "h5"])

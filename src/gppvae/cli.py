@@ -208,7 +208,7 @@ def predict(
     seed: int | None = typer.Option(None, min=0, help="Of the draws; that of the model when not given."),
     images: bool = typer.Option(True, help="Draw PNG images of image data."),
 ) -> None:
-    """Predict samples at rows nobody measured: mean.npy, std.npy, rows.csv and PNG images.
+    """Predict samples at the rows of a table: mean.npy, std.npy, rows.csv and PNG images.
 
     Example: gppvae predict runs/threes wanted.csv --out predicted --n-samples 64
     """
@@ -299,7 +299,7 @@ def _opener(image_column: str | None, image_size: tuple[int, int] | None) -> Cal
 
     def opened(data: Path, frame: Any) -> Any:
         if image_column is not None and frame is None:
-            raise ValueError("expected --table beside --image-column, got none; give the table with that column")
+            raise ValueError("expected --table together with --image-column, got none; give the table with that column")
         names = None if image_column is None else [str(name) for name in Table(frame)[image_column]]
         return open_samples(data, image_size, names)
 

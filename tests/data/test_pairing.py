@@ -121,7 +121,7 @@ def test_images_are_resized(photos: Path) -> None:
         ({"file": ["a.png", None, "b.png", "d.png"]}, "file", r"'file' .*missing value in row 1"),
         ({"x": ["b", "a"], "y": ["c", "d"]}, None, r"columns 'x' and 'y' .* --image-column"),
         ({"file": ["a.png"]}, "flie", "did you mean 'file'"),
-        (None, "file", r"--table beside --image-column"),
+        (None, "file", r"--table together with --image-column"),
     ],
 )
 def test_what_cannot_be_paired_is_refused(

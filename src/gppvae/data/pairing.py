@@ -42,7 +42,7 @@ def pair_images(
     shown = os.path.join(folder, "")
     if frame is None:
         if image_column is not None:
-            raise ValueError("expected --table beside --image-column, got none; give the table with that column")
+            raise ValueError("expected --table together with --image-column, got none; give the table with that column")
         paths = image_names(folder)
         return ImageFiles(paths, size), f"read {len(paths)} files of {shown} in the order of {_order(paths)}"
     table = Table(frame)

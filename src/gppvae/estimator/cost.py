@@ -1,4 +1,4 @@
-"""What the Gaussian process of a fit will cost: said in the log, and as a warning before it hurts."""
+"""The cost of the Gaussian process of a fit: a line in the log, and a warning when it is large."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GPCost:
 
 
 def tell_cost(prior: LatentPrior, rows: Rows) -> None:
-    """Log how features are made; warn when the rank is so large that each step will be felt."""
+    """Log how features are made; warn when the rank makes each step slow."""
     if not first_process():
         return
     for group in prior.groups:

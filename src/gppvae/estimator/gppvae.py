@@ -117,7 +117,7 @@ class GPPVAE(Estimator):
         prior, phases = self._checked()
         rows_table = Table(table)
         for column in prior.columns():
-            rows_table[column]  # a missing column is told before the samples are read
+            rows_table[column]  # report a missing column before the samples are read
         data = self._training_samples(samples)
         same_length(data, rows_table)
         prior.bind(rows_table, torch.Generator().manual_seed(derive_seed(self.seed, 1)))
@@ -135,7 +135,7 @@ class GPPVAE(Estimator):
         self.calibration_: Calibration | None = None
         assert trainer.weights is not None, "check_phases saw a phase that conditions q(B)"
         self.model_, self.posterior_ = model, trainer.weights
-        # Errors at rows that were not trained on are the honest ones, where the model can predict such rows.
+        # Errors at held-out rows are unbiased; use them where the model can predict such rows.
         judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
         self._learn_noise(*(validation if judge and validation else (samples, table)))
         self._keep(folder)
@@ -172,7 +172,7 @@ class GPPVAE(Estimator):
 
         Args:
             samples: of the new objects.  table: their rows; ids unknown in training in a Learned column, all
-                other columns as in training. An id that was added before is learned anew.
+                other columns as in training. An id that was added before is learned again.
             steps: Gauss-Newton steps through the decoder after the closed-form start.
 
         Returns:
@@ -266,7 +266,7 @@ class GPPVAE(Estimator):
     def predict(
         self, table: Any, n_samples: int = 0, include_noise: bool = False, seed: int | None = None, out: Folder = None
     ) -> Prediction:
-        """Samples at rows nobody measured.
+        """Predict samples at rows, measured or not.
 
         Args:
             table: rows wanted; ids known from training, numbers of any value.

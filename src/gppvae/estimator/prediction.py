@@ -1,4 +1,4 @@
-"""Predictions as arrays: their moments over draws, and what their errors say about the spread of draws."""
+"""Predictions as arrays: moments over draws, and the calibration of their spread."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-CLASSES = 16
-LEAST_PER_CLASS = 100
+BINS = 16
+LEAST_PER_BIN = 100
 LEAST_STD = 1e-6
 
 
@@ -82,7 +82,7 @@ class Calibration:
 
 
 def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.ndarray | float = 1.0) -> Calibration:
-    """Measure errors in classes of equal count of the predicted spread; the curve may not fall.
+    """Measure errors in bins of equal count of the predicted spread; the curve is made monotone.
 
     Args:
         y: true samples.  mask: of observed values, or None.  predicted: mean and std over draws at their rows.
@@ -94,11 +94,11 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.nd
     error = np.square((y.numpy().astype(np.float64) - predicted.mean) / unit)
     seen = np.ones(error.shape, dtype=bool) if mask is None else mask.numpy()
     error, spread = error[seen], np.maximum((predicted.std.astype(np.float64) / unit)[seen], LEAST_STD)
-    classes = np.array_split(np.argsort(spread, kind="stable"), max(1, min(CLASSES, error.size // LEAST_PER_CLASS)))
-    squares = np.array([error[members].mean() for members in classes])
-    counts = np.array([len(members) for members in classes])
-    centres = np.array([np.log(spread[members]).mean() for members in classes])
-    # Classes of one spread are one class: which of its values came first says nothing about errors.
+    bins = np.array_split(np.argsort(spread, kind="stable"), max(1, min(BINS, error.size // LEAST_PER_BIN)))
+    squares = np.array([error[members].mean() for members in bins])
+    counts = np.array([len(members) for members in bins])
+    centres = np.array([np.log(spread[members]).mean() for members in bins])
+    # Bins with the same spread are pooled: how their values were divided says nothing about errors.
     distinct, group = np.unique(centres.round(6), return_inverse=True)
     pooled = np.bincount(group, squares * counts) / np.bincount(group, counts)
     rising = np.maximum(np.maximum.accumulate(np.sqrt(pooled)), LEAST_STD)

@@ -1,4 +1,4 @@
-"""What a prediction must beat: answers that need no model."""
+"""Baselines that need no model, which a prediction must beat."""
 
 from __future__ import annotations
 

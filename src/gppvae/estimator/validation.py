@@ -1,4 +1,4 @@
-"""Errors on data that are not trained on, after every so many epochs."""
+"""Validation: errors on held-out data during training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def validator(model: GPPriorVAE, data: Samples, table: Table, batch_size: int, d
     data.check()
     data.keep_in_memory()
     same_length(data, table)
-    rows = known_rows(model.prior, table)  # None for unknown ids: the encoder can still be judged
+    rows = known_rows(model.prior, table)  # None for unknown ids: the encoder can still be validated
 
     @torch.no_grad()
     def validate(inference: Inference, train: Epoch) -> dict[str, float]:

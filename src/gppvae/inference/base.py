@@ -50,7 +50,7 @@ class LossTerms:
         return replace(self, waiting=groups)
 
     def standing_for(self, batches: int) -> LossTerms:
-        """The same terms; groups that waited step now, on the gradients of so many batches."""
+        """The same terms; groups that waited step now, on the gradients of this many batches."""
         return replace(self, gathered=batches)
 
     def named(self) -> dict[str, Tensor]:
@@ -70,7 +70,7 @@ class Inference(nn.Module, abc.ABC):
     What is special about a class it declares itself, so that a class of your own works wherever a name does.
 
     Attributes:
-        name: what `inference=` says and logs show; that of the class unless it has another.
+        name: in logs, files and `inference=`; by default the name of the class.
         sweeps: passes over the data per epoch, for the progress bar.
         conditions: whether a phase of it ends with a q(B) of its own.
         follows: whether it needs the q(B) of a phase before it.
@@ -124,7 +124,7 @@ class Inference(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
-        """Yield with gradients in `.grad` each time the optimiser shall step.
+        """Yield with gradients in `.grad` each time the optimiser should step.
 
         Gradients are of the negative bound per sample (divided by N); several processes leave parts of it that
         add up, which the loop does before it steps.
@@ -171,7 +171,7 @@ def recon_nll(autoencoder: Autoencoder, batch: Batch, z: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Unexplained:
-    """Latents without a kernel, where the decoder sees what the GP says of all others: they come from the encoder.
+    """Latents for the decoder: the GP's posterior, and the encoder's q(z | y) for those without a kernel.
 
     Attributes:
         mean, var: of z, the GP's latents and the encoder's in their places, (B, L) each.

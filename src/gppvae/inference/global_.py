@@ -16,7 +16,7 @@ from gppvae.prior.posterior import DiagonalCovariance, LatentPosterior
 
 
 class Global(Inference):
-    """q(B) = N(m, diag std^2) with m and std learned by mini-batches beside decoder, kernel and noise.
+    """q(B) = N(m, diag std^2) with m and std learned by mini-batches, together with decoder and kernel.
 
     The bound is sum_n E log p(y_n | z_n) - KL(q(B) || N(0, I)), z_n = B'v_n + eta_n: what the decoder is
     trained on is what it meets in predictions. Source: docs/math.md, "Train path = predict path".

@@ -29,7 +29,7 @@ class VectorPrior:
 def vector_prior(leaves: list[Learned]) -> VectorPrior:
     """Gaussian fitted to the trained vectors, its covariance shrunk towards its own average variance.
 
-    The N(0, I) of training is about axes nobody sees; what the trained objects look like is a sharper guess.
+    The vectors of the trained objects are a better prior for a new one than the N(0, I) of training.
     """
     trained = len(leaves[0].levels) - leaves[0].n_added
     X = torch.cat([leaf.x.detach()[:trained] for leaf in leaves], dim=1)
@@ -53,7 +53,7 @@ class ObjectFit:
     Args:
         model, weights: fitted.  leaves: learned kernels of the column.
         epoch: the samples with coded rows.  owner: (N,) which new object each row shows.
-        n_objects: P_new.  likelihood: of the samples, with the noise to believe in.
+        n_objects: P_new.  likelihood: of the samples, with measured noise.
     Cost: per step J forward-mode passes of the decoder over the samples.
     """
 

@@ -1,4 +1,4 @@
-"""What chosen layers of a network that is never trained say about a sample."""
+"""Features of a sample: outputs of chosen layers of a frozen network."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 
 class FrozenFeatures:
-    """Outputs of named layers of a network, which is copied, in evaluation mode and without gradients of its own.
+    """Outputs of named layers of a network, which is copied, set to evaluation mode and never trained.
 
-    It is no nn.Module on purpose: a likelihood that holds it neither trains nor saves the network.
+    Not an nn.Module on purpose, so that a likelihood that holds it neither trains nor saves the network.
 
     Args:
         network: any module that takes a batch of samples.
@@ -34,7 +34,7 @@ class FrozenFeatures:
     def __call__(self, x: Tensor) -> list[Tensor]:
         """Features of a batch, one tensor (B, ...) per layer in the order they were named.
 
-        The network runs no further than its last wanted layer.
+        The network runs no further than the last layer asked for.
         """
         found: dict[str, Tensor] = {}
         handles = [layer.register_forward_hook(self._keep(name, found)) for name, layer in self.layers.items()]
@@ -49,13 +49,15 @@ class FrozenFeatures:
         raise ValueError(f"the feature network does not use its layer {unused!r} on a sample; choose another one")
 
     def _keep(self, name: str, found: dict[str, Tensor]) -> Callable[..., None]:
-        """A hook that keeps the layer's first output and ends the run when it was the last one wanted."""
+        """A hook that keeps the layer's first output and stops the forward pass after the last layer asked for."""
 
         def keep(module: nn.Module, inputs: Any, output: Any) -> None:
             if not isinstance(output, Tensor):
                 kind = type(output).__name__
-                raise TypeError(f"layer {name!r} of the feature network must return a tensor, got {kind}; take another")
-            # A clone, because a next layer that works in place would overwrite what was kept.
+                raise TypeError(
+                    f"layer {name!r} of the feature network must return a tensor, got {kind}; choose another"
+                )
+            # A clone, because an in-place layer that follows would overwrite it.
             found.setdefault(name, output.clone())
             if len(found) == len(self.layers):
                 raise _Enough
@@ -76,4 +78,4 @@ class FrozenFeatures:
 
 
 class _Enough(Exception):  # noqa: N818
-    """All wanted layers have been seen."""
+    """All layers asked for have been reached."""

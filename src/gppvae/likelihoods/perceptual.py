@@ -1,4 +1,4 @@
-"""A perception-aware likelihood: beside the pixels, what a frozen network sees in them must agree too."""
+"""A perceptual likelihood: pixels and the features of a frozen network must match."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Perceptual(Likelihood):
     2017; docs/likelihoods.md. Where pixels were not observed, the network sees E[y] in their place.
 
     Args:
-        network: any module that takes samples; it is copied and never trained. Or what `config` says of one.
+        network: any module that takes samples; it is copied and never trained. Or the description of one in `config`.
         layers: weight by name of layer, as in `network.named_modules()`.
-        pixels: likelihood of the pixels, which alone decides the noise of predictions.
+        pixels: likelihood of the pixels; it alone sets the noise of predictions.
     Cost: the network forwards twice and backwards once per step, up to its last chosen layer.
     """
 
@@ -95,7 +95,7 @@ class Perceptual(Likelihood):
         return {"name": self.name, "network": self._network, "layers": self.layers, "pixels": self.pixels.config()}
 
     def _frozen(self) -> FrozenFeatures:
-        """The network; one that was only described is read now, since predictions do without it."""
+        """The network; one that is only described is loaded on first use, since predictions do not need it."""
         if self._features is None:
             file, known = self._network.get("vgg19"), self._network.get("sha256")
             if file is None:
@@ -105,12 +105,12 @@ class Perceptual(Likelihood):
                 )
             network = VGG19(file)
             if known not in (None, _described(network)["sha256"]):
-                raise ValueError(f"{file} holds other weights than those the model was trained with; put them back")
+                raise ValueError(f"{file} holds other weights than those the model was trained with; restore it")
             self._features = FrozenFeatures(network.to(self._device), list(self.layers))
         return self._features
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Perceptual:
-        """Moves to a device or type take the hidden network along."""
+        """Move the network too, which nn.Module does not know about."""
         super()._apply(fn, recurse)
         self._device = fn(torch.zeros(())).device
         if self._features is not None:
@@ -147,7 +147,7 @@ def _layer(word: str) -> tuple[str, float]:
 
 
 def _described(network: nn.Module) -> dict[str, Any]:
-    """What a saved model says of the network: where to find it, and a checksum of its weights."""
+    """How a saved model describes the network: where to find it, and a checksum of its weights."""
     found: dict[str, Any] = {"module": type(network).__name__}
     if isinstance(network, VGG19):
         found["vgg19"] = str(network.file)

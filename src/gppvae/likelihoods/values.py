@@ -17,7 +17,7 @@ class Likelihood(nn.Module, abc.ABC):
     """p(y | decoder output). `mask` is True where a value was observed; None means everywhere.
 
     Attributes:
-        name: what logs and model files say; that of the class unless it has another.
+        name: in logs and model files; by default the name of the class.
         numbers_per_value: how many numbers k the decoder gives for every value of a sample. With one, `out` has the
             shape of the samples, (B, *shape); with more it is (B, k, *shape).
         learns_noise: whether it wants the errors at rows held out of training.
@@ -45,7 +45,7 @@ class Likelihood(nn.Module, abc.ABC):
         """Var[y | out], broadcastable to the samples."""
 
     def encoder_input(self, y: Tensor) -> Tensor:
-        """What the encoder sees of a sample; values that were not observed become 0 afterwards."""
+        """The encoder's input for a sample; values that were not observed become 0 afterwards."""
         return y
 
     @property

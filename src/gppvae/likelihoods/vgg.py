@@ -18,8 +18,8 @@ class VGG19(nn.Module):
     """Grey or colour images in [0, 1] to feature maps; layers conv1_1, relu1_1, ..., pool1, ..., relu5_4.
 
     Args:
-        file: weights under torchvision's names (features.0.weight, features.0.bias, ...), as .safetensors or as
-            what torch.save wrote; others in the file are left aside. Widths are taken from the file.
+        file: weights under torchvision's names (features.0.weight, features.0.bias, ...), as .safetensors or
+            as written by torch.save; other entries are ignored. Widths are taken from the file.
     """
 
     mean: Tensor
@@ -42,7 +42,7 @@ class VGG19(nn.Module):
             channels = len(weight)
             convolution = nn.Conv2d(weight.shape[1], channels, 3, padding=1)
             convolution.load_state_dict({"weight": weight, "bias": bias})
-            # In this order in memory CPUs are quicker.
+            # Faster on CPUs in this memory order.
             convolution.weight.data = convolution.weight.data.contiguous(memory_format=torch.channels_last)
             self.add_module(f"conv{block}_{number}", convolution)
             self.add_module(f"relu{block}_{number}", nn.ReLU())
@@ -83,7 +83,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
             raise ValueError(f"{file} is cut short or not a safetensors file; get it again") from None
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception:  # the reader of pickles knows many ways to fail, none of which says more
+    except Exception:  # torch.load fails in many ways on a bad file
         raise ValueError(
             f"{file} is cut short or not a file of tensors written by torch.save; get it again, or name a .safetensors"
         ) from None

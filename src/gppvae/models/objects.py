@@ -25,7 +25,7 @@ def learned_by_column(prior: LatentPrior | Kernel) -> dict[str, list[Learned]]:
 
 @contextlib.contextmanager
 def added_vectors_drawn(prior: LatentPrior | Kernel, generator: torch.Generator) -> Iterator[None]:
-    """Draw the vectors of added ids from their posteriors, for as long as the context lasts."""
+    """Inside the context, vectors of added ids are drawn from their posteriors."""
     with contextlib.ExitStack() as stack:
         for leaves in learned_by_column(prior).values():
             if not leaves[0].n_added:

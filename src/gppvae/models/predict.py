@@ -19,7 +19,7 @@ PREDICT_ROWS = 256
 
 
 def latents_at(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Latents:
-    """Where the GP puts the latents of rows, the uncertainty of added objects' vectors included."""
+    """Posterior of the latents at rows, including the uncertainty of added objects' vectors."""
     latents = model.prior.at(rows, weights)
     return dataclasses.replace(latents, var=latents.var + vector_variance(model.prior, weights, rows))
 
@@ -45,7 +45,7 @@ def decode_draws(
 
     Args:
         draws: of B, one tensor per group of latents each.  generator: of the noise at the rows.
-        seed: of the vectors of added ids, which must be the same for every chunk of a table.
+        seed: of the vectors of added ids; the same for every chunk of a table.
     """
     prior, autoencoder = model.prior, model.autoencoder
     noise_std = prior.noise_at(rows).sqrt()

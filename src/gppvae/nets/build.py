@@ -1,4 +1,4 @@
-"""Networks by name, and the check that a pair the user brings fits the data."""
+"""Networks by name, and a check that networks of the user's own fit the data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTHS = {"conv": 8, "wide": 32, "faces": 32, "mlp": 128}
 
 
 def choose_network(name: str, shape: tuple[int, ...], width: int | None = None) -> tuple[str, int]:
-    """The network that "auto" means for samples of this shape, and its width; others are as named."""
+    """Name and width of the network; "auto" depends on the shape of the samples."""
     if name not in NETWORKS:
         raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}; auto chooses by the data")
     if name == "auto":
@@ -40,12 +40,12 @@ def build_networks(
         shape: of one sample, (channels, height, width) or (values,).
         latent_dim: L.
         width: channels (or hidden units) of every layer; by default 8 for conv, 32 for wide and faces, 128 for mlp.
-        numbers_per_value: k numbers from the decoder for every value of a sample, (B, k, *shape); (B, *shape) for one.
+        numbers_per_value: k, numbers per value of a sample: the decoder returns (B, k, *shape), or (B, *shape) for one.
         generator: of the weights; torch's own when None.
     """
     name, width = choose_network(name, shape, width)
     out = (numbers_per_value * shape[0], *shape[1:])
-    # What the modules draw when they are made is replaced below: torch's own generator stays as it was.
+    # Weights drawn here are replaced below; the fork leaves torch's global generator as it was.
     with torch.random.fork_rng(devices=[], enabled=generator is not None):
         encoder, decoder = _made(name, shape, out, latent_dim, width)
     if generator is not None:
@@ -91,14 +91,14 @@ def draw_weights(network: nn.Module, generator: torch.Generator) -> None:
 
 
 def _uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
-    # Drawn in the order of a plain tensor, so that the memory format of the weights does not change the numbers.
+    # Drawn in plain order, so that the numbers do not depend on the memory format of the weights.
     parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
 
 
 def check_networks(
     encoder: nn.Module, decoder: nn.Module, shape: tuple[int, ...], latent_dim: int, numbers_per_value: int = 1
 ) -> None:
-    """Try both networks on two zero samples; a wrong shape is an error that says which and what came."""
+    """Try both networks on two samples of zeros; an error names the wrong shape."""
     device = next((p.device for p in encoder.parameters()), torch.device("cpu"))
     samples = torch.zeros(2, *shape, device=device)
     out_shape = shape if numbers_per_value == 1 else (numbers_per_value, *shape)

@@ -25,8 +25,8 @@ def channels_last(layers: nn.Sequential) -> None:
 def in_channels_last(maps: Tensor) -> Tensor:
     """The same maps in channels-last memory.
 
-    With one channel both orders are the same numbers, and torch takes such images for the other one: the maps after
-    the first convolution, too, and every layer up to the second then works across the grain.
+    With one channel both orders hold the same numbers, and torch treats such images as channels-first. The maps after
+    the first convolution would then be channels-first too, which the next layer is slow on. Explicit strides tell it.
     """
     _, channels, height, width = maps.shape
     if channels == 1:
@@ -37,8 +37,8 @@ def in_channels_last(maps: Tensor) -> Tensor:
 def scale_for_depth(layers: nn.Sequential, generator: torch.Generator | None = None) -> None:
     """Draw the weights of convolutions so that signals keep their size through any number of ELU layers.
 
-    By default every layer of torch shrinks them, and after ten nothing reaches the other end: the network then spends
-    its first thousands of steps on growing. Biases start at zero.
+    With torch's default every layer shrinks the signal. After ten layers hardly any is left, and the network spends its
+    first thousands of steps growing its weights. Biases start at zero.
     """
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
@@ -49,15 +49,16 @@ def scale_for_depth(layers: nn.Sequential, generator: torch.Generator | None = N
 
 
 class UpsampledConv2d(nn.Conv2d):
-    """Nearest up-sampling by 2 and a 3x3 convolution of the larger maps, in one.
+    """Nearest-neighbour up-sampling by 2 and a 3x3 convolution, fused.
 
-    Of the four pixels that one becomes, each sees the neighbours of the small map through sums of the nine weights, so
-    a convolution of the small map with four times as many outputs says the same: sooner, where outputs are few.
+    Each of the four pixels that one pixel becomes sees its neighbours in the small map through sums of the nine
+    weights. So a convolution of the small map with four times as many outputs gives the same, faster for few outputs.
     """
 
     def __init__(self, channels_in: int, channels_out: int) -> None:
         super().__init__(channels_in, channels_out, 3, padding=1)
-        seen = torch.zeros(2, 3, 3)  # whether a pixel (first, second) sees through a weight this neighbour (-1, 0, 1)
+        # (pixel, neighbour, weight): 1 where the first or second pixel sees neighbour -1, 0 or 1 through that weight.
+        seen = torch.zeros(2, 3, 3)
         for pixel in range(2):
             for weight in range(3):
                 seen[pixel, (pixel + weight - 1) // 2 + 1, weight] = 1.0
@@ -112,13 +113,13 @@ class ConvEncoder(nn.Module):
 class ConvDecoder(nn.Module):
     """Latent to image: dense to a small grid, then per stage up-sampling by 2 and 3x3 convolutions.
 
-    A 28 x 28 image grows 4, 8, 14, 28: the last stage but one has no padding (Figure S1). Other sizes that
-    do not come out even are cropped at the end.
+    A 28 x 28 image grows 4, 8, 14, 28: the second-to-last stage has no padding (Figure S1). Other sizes that are not
+    multiples of the grid are cropped at the end.
 
     Args:
         shape: (channels, height, width) of the images.
         latent_dim: L.
-        channels: of each stage, in the order of the encoder (they are used backwards).
+        channels: of each stage, in the order of the encoder; the decoder uses them in reverse.
         convs_per_stage: convolutions in a stage.
     """
 

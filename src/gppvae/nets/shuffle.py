@@ -12,7 +12,7 @@ class ShuffleDecoder(nn.Module):
     """Latent to image: dense to a quarter-size grid, convolution and shuffle to half, the same to full size.
 
     Args:
-        shape: (channels, height, width) of the images; sizes that are no multiple of 4 are cropped at the end.
+        shape: (channels, height, width) of the images; sizes that are not multiples of 4 are cropped.
         latent_dim: L.
         width: channels of every grid.
     """

@@ -1,4 +1,4 @@
-"""Derivatives in closed form, each where a benchmark shows that it earns its place.
+"""Derivatives written by hand, each justified by a benchmark.
 
 Everything else is differentiated by autograd. Each function here has a gradcheck and is compared with the plain
 expression in tests/prior/test_closed_form.py; benchmarks/gp_term.py has the times.
@@ -56,7 +56,7 @@ class PseudoPosterior:
         m: (H, L).  Sigma: (H, H).  kl: KL(q(B) || N(0, I)).
         dR: gradient with respect to R, (H, L).
         dS: that with respect to S is dS - (dR m' + m dR') / 2, (H, H).
-        late: whether the gradients come from rows seen before, so that a row's effect on itself is not among them.
+        late: whether the gradients were estimated from rows seen earlier, without a row's effect on itself.
     """
 
     m: Tensor
@@ -95,14 +95,14 @@ def condition_on_pseudo(S: Tensor, R: Tensor, A: Tensor, G: Tensor, late: bool) 
 class PosteriorAtRows(torch.autograd.Function):
     """f = V m and s = diag(V Sigma V') at a q(B) that depends on the pseudo-observations of *all* rows.
 
-    Rows outside the batch are known by their sums only, so autograd cannot see how q(B) answers to (mu_n, d_n, v_n).
+    Rows outside the batch are known by their sums only, so autograd cannot see how q(B) depends on (mu_n, d_n, v_n).
     With c = 1/d, r = mu - f, b = dR'v, and g, h the gradients that arrive at f and s, the gradients are those through
-    f and s, plus what q(B) passes on to the bound of all rows (divided by n, the rows of the batch),
+    f and s, plus the effect through q(B) on the bound of all rows (divided by n, the rows of the batch),
         dv = m g + 2 h Sigma v,   dv = c (2 dS v + dR r - m b) / n,  dmu = c b / n,  dd = -c^2 (v.dS v + r.b) / n
-    and, when the latter is of rows seen before (late), what a row does to its own f and s:
+    and, when that was estimated from rows seen earlier (late), a row's effect on its own f and s:
         dv = c ((g.r - 2 h s) Sigma v - s m g),  dmu = c s g,  dd = -c^2 s (g.r - h s)
-    Late, f trails mu as long as the encoder moves, wherever the other rows want it: r.b would have every row grow surer
-    of itself without end. It is left out then.
+    When late, f lags behind mu while the encoder moves, and r.b would make every row more and more certain. It is left
+    out then.
     Source: docs/math.md, "Posterior coding in mini-batches".
     """
 

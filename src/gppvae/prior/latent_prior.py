@@ -30,7 +30,7 @@ from gppvae.prior.statistics import Statistics, Sums, statistics, weighted_sums
 
 @dataclass(frozen=True)
 class Latents:
-    """Where a posterior puts the latents of rows: f ~ N(mean, var), z = f + eta, eta ~ N(0, noise); (N, L) each."""
+    """Posterior of the latents at rows: f ~ N(mean, var), z = f + eta, eta ~ N(0, noise); (N, L) each."""
 
     mean: Tensor
     var: Tensor
@@ -100,7 +100,7 @@ class LatentGroup(nn.Module):
         """d, () or (N,): alpha, plus the prior variance that the features of these rows do not carry.
 
         Args:
-            training: whether all are training rows, whose features may be known to carry the whole variance.
+            training: whether all are training rows, where the features of some kernels carry the whole variance.
         """
         if self.kernel is None or (training and self.kernel.carries_training_variance):
             return self.alpha
@@ -108,7 +108,7 @@ class LatentGroup(nn.Module):
 
 
 class LatentPrior(nn.Module):
-    """Prior of all latents. Networks, training loop and estimator talk to this object alone.
+    """Prior of all latents. Networks, training loop and estimator see the GP through this object only.
 
     Args:
         groups: (kernel, number of latents) of each group, in the order of the latents.
@@ -160,7 +160,7 @@ class LatentPrior(nn.Module):
         return functools.reduce(torch.add, parts, torch.zeros((), dtype=torch.float64, device=self.device))
 
     def to_gp(self, x: Tensor) -> Tensor:
-        """A network's output as the GP wants it: float64, on the GP's device."""
+        """A network's output in float64, on the GP's device."""
         return x.to(self.device).to(torch.float64)
 
     # -- the table
@@ -246,7 +246,7 @@ class LatentPrior(nn.Module):
         return _joined([group.features(rows) @ B for group, B in zip(self.groups, draws, strict=True)])
 
     def noise_at(self, rows: Rows, training: bool = False) -> Tensor:
-        """Variance of eta plus what features of the rows do not carry, (N, L); `training` as in `at`."""
+        """Variance of eta plus the residual variance of the rows, (N, L); `training` as in `at`."""
         return _joined([self._noise_of(group, rows, training) for group in self.groups])
 
     def _noise_of(self, group: LatentGroup, rows: Rows, training: bool) -> Tensor:
@@ -276,7 +276,7 @@ class LatentPrior(nn.Module):
         ]
 
     def wanted_statistics(self, rows: Rows, by_mean: Tensor, by_var: Tensor) -> Sums:
-        """Sums of what rows want of q(B): gradients with respect to the mean and variance of f, (N, L) each."""
+        """Sums of the gradients with respect to the mean and variance of f, (N, L) each: G and A of docs/math.md."""
         parts = zip(self.groups, by_mean.split(self.sizes, 1), by_var.split(self.sizes, 1), strict=True)
         return [weighted_sums(group.layout.rows(rows), h.sum(1, keepdim=True), g) for group, g, h in parts]
 
@@ -284,7 +284,7 @@ class LatentPrior(nn.Module):
         """q(B) given pseudo-observations, with the gradient of the bound with respect to their sums.
 
         Args:
-            observed: over all rows.  wanted: over all rows, or over as many as are known, which then stand for all.
+            observed: sums over all rows.  wanted: over all rows, or over some of them, scaled up to all.
         """
         found = []
         for group, own, asked in zip(self.groups, observed, wanted, strict=True):

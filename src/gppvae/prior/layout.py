@@ -5,7 +5,7 @@ summed per value q first, and only the sums are widened:
 
     S = sum_q ( sum_{n in q} x_n x_n' ) (x) ( w_q w_q' )        O(N M^2 + Q H^2) instead of O(N H^2), H = M R
 
-Source: docs/math.md, "Structured Gram". Nothing outside this package knows about it: widened sums are in the order of
+Source: docs/math.md, "Structured Gram". Nothing outside `prior/` depends on it: widened sums are in the order of
 `kernel.features`.
 """
 
@@ -43,7 +43,7 @@ class GroupedRows:
             return (self.x.T @ right).unsqueeze(0)
         N, M = self.x.shape
         if N * M * right.shape[1] < SMALL_PRODUCT:
-            # Few rows: x_n stands in the columns of its group among Q M, and one product does the work of Q.
+            # Few rows: put x_n into the columns of its group, (N, Q M), and one product replaces Q.
             spread = self.x.new_zeros(N, self.n_groups, M)
             spread = spread.index_put((torch.arange(N, device=self.x.device), self.group), self.x)
             return (spread.flatten(1).T @ right).unflatten(0, (self.n_groups, M))  # (Q M, B) -> (Q, M, B)

@@ -44,7 +44,7 @@ class Statistics:
         return Statistics(outer, sums, self.n_latents)
 
     def dot(self, other: Statistics) -> Tensor:
-        """Inner product of all entries: with a gradient with respect to sums, a term whose gradient it is."""
+        """Inner product of all entries; with a gradient with respect to sums, a loss that has this gradient."""
         return (self.outer * other.outer).sum() + (self.sums * other.sums).sum()
 
     def tensors(self) -> list[Tensor]:
@@ -99,10 +99,10 @@ def _scalar_sums(mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
 
 
 class StatisticsSum:
-    """A running sum that keeps what rounding takes away (Kahan 1965).
+    """A running sum with compensation for rounding (Kahan 1965).
 
-    Adding k parts loses about two units in the last place however large k is, not k; a second set of numbers
-    beside the sum holds the lost digits.
+    The error stays at about two units in the last place, however many parts are added: a second set of numbers holds
+    the digits that rounding loses.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class StatisticsSum:
 
 
 def _add_keeping(total: Tensor, lost: Tensor, x: Tensor) -> Tensor:
-    """total + x; `lost` takes what rounding took away, and gives what it took before."""
+    """total + x with compensation; the digits that rounding loses are kept in `lost`, in place."""
     y = x - lost
     new = total + y
     torch.sub(new, total, out=lost).sub_(y)

@@ -110,7 +110,7 @@ def _square(matrix: ArrayLike, name: str) -> NDArray[np.float64]:
 
 
 def _epoch_axis(metrics: Rows) -> list[float]:
-    """Epochs counted over the whole run, also when each phase starts counting anew at 0 or 1."""
+    """Epochs counted over the whole run, also when each phase starts counting again at 0 or 1."""
     axis: list[float] = []
     shift = 0.0
     for i, row in enumerate(metrics):
@@ -245,7 +245,7 @@ def covariance(
 
 @styled
 def covariance_pair(object_cov: ArrayLike, view_cov: ArrayLike, view_labels: Sequence[object]) -> Figure:
-    """Object covariance, ordered by clustering, beside the view covariance in its own order."""
+    """Object covariance, ordered by clustering, and view covariance in its own order."""
     objects = _square(object_cov, "object_cov")
     order = cluster_order(objects)
     fig, ((left, right),) = new_axes(8.4, 3.8, 1, 2)

@@ -1,4 +1,4 @@
-"""Predictions as a folder: arrays, the rows they belong to, and pictures. It appears whole or not at all."""
+"""Predictions as a folder: arrays, the rows they belong to, and pictures. It is written atomically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHEET_ROWS = 400
 
 
 def check_free(folder: str | os.PathLike[str]) -> Path:
-    """The folder, if it can be made and holds nothing yet."""
+    """The folder, if it can be made and is empty."""
     path = Path(folder)
     if path.is_dir() and any(path.iterdir()):
         raise ValueError(f"{path} already holds predictions or other files; choose another folder or remove it")
@@ -35,7 +35,7 @@ def write_predictions(
         folder: must be free (see check_free).
         predict: writes mean.npy and std.npy into the folder it is given and returns them, as GPPVAE.predict does; they
             may be larger than memory.
-        rows_csv: the table asked for, copied as it came.  images: whether to draw pictures.
+        rows_csv: the table of rows, copied as it is.  images: whether to draw pictures.
 
     Returns:
         Names of what is in the folder now.
@@ -58,7 +58,7 @@ def write_predictions(
 
 
 def _draw(folder: Path, samples: np.ndarray) -> None:
-    """A picture of each sample, read one after the other, and a sheet of the first ones, which set the shades."""
+    """A picture of each sample, and a contact sheet of the first ones, which set the range of shades."""
     first = to_pictures(samples[:SHEET_ROWS])
     shades = shade_range(samples[:SHEET_ROWS])
     (folder / "images").mkdir()

@@ -1,4 +1,4 @@
-"""Results as JSON files: written whole or not at all, with all that is needed to repeat them."""
+"""Results as JSON files: written atomically, with the versions, commit and machine they came from."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def read_results(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def rounded(values: Any, digits: int = 6) -> list[float]:
-    """Numbers with so many significant digits, so that files stay small."""
+    """Numbers rounded to `digits` significant digits, to keep files small."""
     return [float(f"{float(value):.{digits}g}") for value in values]

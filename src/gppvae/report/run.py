@@ -54,7 +54,7 @@ def write_report(
         folder: holds the run.  model: fitted; loaded from the folder when None.
         train, test: (samples, table) of training and of held-out data; sections that need them are left out.
         scores: mean squared error at the test rows by method, the model's first; computed when None.
-        others: predictions of other methods at the test rows, (n, *shape) or (n, h, w) each, to show beside.
+        others: predictions of other methods at the test rows to compare with, (n, *shape) or (n, h, w) each.
         title, about: of the page.
     """
     report = RunReport(Path(folder), model or GPPVAE.load(folder), train, test, title, about)
@@ -90,7 +90,7 @@ class RunReport:
         self.page.table(["method", "MSE"], rows, "Lower is better.", highlight_row=0)
 
     def predictions(self, others: Mapping[str, np.ndarray]) -> None:
-        """Truth beside prediction with its uncertainty, and how far that uncertainty can be trusted."""
+        """Truth and prediction with its uncertainty, and the calibration of that uncertainty."""
         part = self.test or self.train
         if part is None:
             return
@@ -105,12 +105,12 @@ class RunReport:
         else:
             figure = vector_figure(truth, mean, std)
             text = "Truth (points) and prediction (line) with two standard deviations, one panel per row."
-        self._figure(figure, "predictions", text, "true samples beside predicted ones")
+        self._figure(figure, "predictions", text, "true and predicted samples")
         if self.test is not None:
             self._calibration(spread(len(self.rows), 256))
 
     def turntable(self) -> None:
-        """Objects that turn through all views, measured or not."""
+        """Objects that turn through all views."""
         turn = find_turn(self.model, self.test) if self.images else None
         if turn is None:
             return
@@ -125,7 +125,7 @@ class RunReport:
         panels["uncertainty"] = Panel(spreads, 0.0, float(spreads.max()) or 1.0, "magma")
         self.page.section(
             "Every view of every object",
-            f"The model predicts any {turn.view_column} of any {turn.object_column}, also those nobody measured.",
+            f"The model predicts every {turn.view_column} of every {turn.object_column}, measured or not.",
         )
         names = [f"{turn.object_column} {name}" for name in turn.objects]
         text = f"Measured, predicted and its standard deviation (brightest: {spreads.max():.2g})."

@@ -1,4 +1,4 @@
-"""Objects seen from every side: which objects, which views, and what was measured of them."""
+"""The turntable: which objects and views it shows, and which of them were measured."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Turn:
 def find_turn(model: GPPVAE, test: Part | None = None) -> Turn | None:
     """The turntable of a model over one column of objects and one column of views; None for other kernels.
 
-    Objects with test samples come first; views are those of training and test and, for numbers, values in
-    between that nobody measured.
+    Objects with test samples come first. Views are those of training and test and, for numbers, unmeasured values in
+    between.
     """
     pair = _object_and_view(model)
     if pair is None:
@@ -109,7 +109,7 @@ def with_between(values: np.ndarray, limit: int, period: float | None = None) ->
 
 
 def measured(model: GPPVAE, turn: Turn, train: Part | None, test: Part | None) -> tuple[np.ndarray, np.ndarray]:
-    """Samples that exist of a turntable, (objects, views, *shape) with NaN elsewhere, and marks of test ones."""
+    """Measured samples of a turntable, (objects, views, *shape) with NaN elsewhere, and which are test samples."""
     shape = (len(turn.objects), len(turn.views))
     frames = np.full((*shape, *model.shape_), np.nan, dtype=np.float32)
     held = np.zeros(shape, dtype=bool)

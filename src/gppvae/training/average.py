@@ -1,4 +1,4 @@
-"""Running average of parameters, with the bias of its start removed."""
+"""Running average of parameters, with a low decay at the start to avoid bias."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunningAverage:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchange average and current values; twice is no change."""
+        """Exchange average and current values."""
         for value, parameter in zip(self.values, self.parameters, strict=True):
             kept = parameter.detach().clone()
             parameter.copy_(value)

@@ -27,7 +27,7 @@ Validate = Callable[[Inference, Epoch], dict[str, float]]
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the message says which term failed and where the last good state is."""
+    """Training stopped; the message says which term failed and where the last good state is."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class PhaseRun:
         return patience is not None and self.stale > patience
 
     def _finish(self) -> None:
-        """Take over the averaged or best parameters, condition q(B), and save."""
+        """Load the averaged or best parameters, condition q(B), and save."""
         if self.average:
             self.average.swap()
         if self.best_state:

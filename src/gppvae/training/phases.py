@@ -13,14 +13,14 @@ from gppvae.models.gppvae import GPPriorVAE
 
 
 def make_inference(phase: Phase, model: GPPriorVAE, seed: int) -> Inference:
-    """A fresh inference; what it draws at the start comes from the seed."""
+    """A new inference; its random starting values come from the seed."""
     inference = phase.kind(model, **phase.options)
     inference.initialise(torch.Generator().manual_seed(seed))
     return inference
 
 
 def parameter_groups(model: GPPriorVAE, inference: Inference) -> dict[str, list[nn.Parameter]]:
-    """Parameters by group, those that can be trained at all."""
+    """Parameters by group, those that require a gradient."""
     autoencoder, prior = model.autoencoder, model.prior
     groups = {
         "encoder": list(autoencoder.encoder.parameters()),
@@ -37,7 +37,7 @@ def optimizer_groups(
 ) -> list[dict[str, Any]]:
     """Trained parameters with their rates; weight decay is for the networks, not for the noise of the likelihood.
 
-    Those that are treated alike are one group: an optimiser's time is a time per group.
+    Parameters with the same settings share a group, since an optimiser's cost is per group.
     """
     decayed = {id(p) for network in networks for p in network.parameters()}
     alike: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
@@ -52,7 +52,7 @@ def optimizer_groups(
 
 
 def check_phases(phases: list[Phase]) -> None:
-    """Raise ValueError unless the phases leave q(B) behind and none needs one that no phase before it made."""
+    """Raise ValueError unless some phase ends with q(B), and every phase that needs one comes after it."""
     conditioned = False
     for phase in phases:
         kind = phase.kind

@@ -1,4 +1,4 @@
-"""Progress that a person believes: one bar per phase in a terminal, a line now and then in a log."""
+"""Progress: one bar per phase in a terminal, a line every ten seconds in a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many threads a fit takes."""
+"""How many threads torch uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextlib.contextmanager
 def limited_threads(n: int | None) -> Iterator[None]:
-    """So many threads inside the context; as many as before for None."""
+    """`n` threads inside the context; None changes nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(n or before)
     try:
@@ -20,5 +20,5 @@ def limited_threads(n: int | None) -> Iterator[None]:
 
 
 def one_thread() -> contextlib.AbstractContextManager[None]:
-    """Networks this small gain nothing from more, and the numbers do not depend on the machine's cores."""
+    """One thread: small networks gain nothing from more, and results do not depend on the number of cores."""
     return limited_threads(1)
