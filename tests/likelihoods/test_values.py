@@ -162,5 +162,7 @@ def test_wrong_parameters_are_refused(value: float) -> None:
 
 
 def test_unknown_names_are_told_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="one of gaussian, bernoulli, negative_binomial, perceptual, got 'poisson'"):
+    with pytest.raises(
+        ValueError, match="one of gaussian, bernoulli, negative_binomial, scaled_gaussian, perceptual, got 'poisson'"
+    ):
         make_likelihood("poisson")

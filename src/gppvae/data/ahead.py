@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-LEAST = 4  # batches read ahead, however few threads there are
+LEAST = 4  # batches read ahead: one slow read does not stall the network
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 

@@ -18,6 +18,7 @@ from gppvae.data.world import ALONE, World
 
 IN_MEMORY_BYTES = 1 << 30
 CHUNK_BYTES = 8 << 20
+MOMENT_ROWS = 256
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,23 @@ class Samples:
         if not np.isfinite(lowest):
             raise ValueError("expected at least one observed value, got only NaN; check the data")
         return lowest, highest
+
+    def moments(self, world: World = ALONE) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of observed values, per channel of images and per value of vectors, (C,)."""
+        sums = torch.zeros(3, self.shape[0], dtype=torch.float64)
+        rows = range(0, len(self), MOMENT_ROWS)
+        # Distances from the first sample: squares of values far from zero would lose their digits.
+        first, _ = self.read(torch.zeros(1, dtype=torch.int64))
+        pivot = first.double().reshape(self.shape[0], -1).mean(1)
+        for start in rows[world.part(len(rows))]:
+            y, mask = self.read(torch.arange(start, min(start + MOMENT_ROWS, len(self))))
+            flat = y.double().reshape(len(y), self.shape[0], -1) - pivot[:, None]  # (B, C, values of a channel)
+            seen = torch.ones_like(flat) if mask is None else mask.reshape(flat.shape).double()
+            sums += torch.stack([(seen * flat**k).sum((0, 2)) for k in range(3)])
+        world.sum_([sums])
+        count = sums[0].clamp_min(1.0)
+        mean = sums[1] / count
+        return pivot + mean, (sums[2] / count - mean.square()).clamp_min(0.0).sqrt()
 
     def _blocks(self, world: World) -> Iterator[tuple[int, np.ndarray]]:
         rows = max(1, CHUNK_BYTES // max(1, 8 * int(np.prod(self.shape))))

@@ -20,7 +20,7 @@ from gppvae.data.table import Rows
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.settings import WRITES_PHASES, own_parts, settings_of
 from gppvae.inference.phase import Phase
-from gppvae.likelihoods import Gaussian, Likelihood, make_likelihood
+from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian, make_likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import NETWORKS, build_networks, check_networks, choose_network
@@ -48,7 +48,7 @@ class Estimator(abc.ABC):
     encoder: nn.Module | None = None
     decoder: nn.Module | None = None
     likelihood: str | dict[str, Any] | Likelihood = "gaussian"
-    pixel_var: float = 0.01
+    pixel_var: float | None = 0.01
     batch_size: int = 64
     patience: int | None = None
     validate_every: int | None = None
@@ -115,7 +115,7 @@ class Estimator(abc.ABC):
     def _make_likelihood(self) -> Likelihood:
         """A likelihood for a new fit; one that was given is copied, so that the fit does not change it."""
         if isinstance(self.likelihood, str) and self.likelihood == Gaussian.name:
-            return Gaussian(self.pixel_var)
+            return ScaledGaussian() if self.pixel_var is None else Gaussian(self.pixel_var)
         return copy.deepcopy(make_likelihood(self.likelihood))
 
     def _samples(self, data: Any) -> Samples:
@@ -148,6 +148,7 @@ class Estimator(abc.ABC):
     def _build_autoencoder(self, shape: tuple[int, ...], n_latents: int) -> Autoencoder:
         """Networks with weights drawn from the seed (or copies of those given), on the device."""
         likelihood = self._make_likelihood()
+        likelihood.adapt(shape)
         if self.encoder is not None and self.decoder is not None:
             encoder, decoder = copy.deepcopy(self.encoder), copy.deepcopy(self.decoder)
         else:
@@ -170,6 +171,7 @@ class Estimator(abc.ABC):
         checkpoint_seconds: float,
     ) -> Trainer:
         model.autoencoder.likelihood.ready(samples.shape)
+        model.autoencoder.likelihood.measure(*(x.to(self._torch_device()) for x in samples.moments(current_world())))
         self.resolved_ = self._resolve(model, phases, samples)
         settings = Settings(self.seed, self.patience, self.resolved_["validate_every"], checkpoint_seconds, progress)
         world = current_world()

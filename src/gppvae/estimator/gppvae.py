@@ -28,11 +28,11 @@ from gppvae.estimator.saving import (
     save_model,
 )
 from gppvae.estimator.settings import arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
-from gppvae.estimator.validation import known_rows, same_length, validator
+from gppvae.estimator.validation import known_rows, same_length, squared_errors, validator
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import Budget, Phase
 from gppvae.kernels import Kernel
-from gppvae.likelihoods import Gaussian, Likelihood
+from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
 from gppvae.prior.latent_prior import LatentPrior
@@ -59,7 +59,8 @@ class GPPVAE(Estimator):
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y. They are copied; the fitted ones are in
             `model_.autoencoder`.
         likelihood: "gaussian", "bernoulli", "negative_binomial" or a Likelihood (docs/likelihoods.md).
-        pixel_var: sigma_y^2 of the Gaussian; larger trusts the prior more.
+        pixel_var: sigma_y^2 of the Gaussian, in the unit of the samples; larger trusts the prior more. With None,
+            samples are standardised inside and the noise is measured (docs/likelihoods.md).
         alpha: latent noise variance to start from; the inference's own default when None.
         inference: "global", "minibatch", "posterior" or "exact" (docs/inference.md says which to choose), or a class.
         schedule: "joint", or "disjoint" to keep the networks of the VAE warm-up.
@@ -136,9 +137,21 @@ class GPPVAE(Estimator):
         self.model_, self.posterior_ = model, trainer.weights
         # Errors at held-out rows are unbiased; use them where the model can predict such rows.
         judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
-        self.calibrate(*(validation if judge and validation else (samples, table)))
+        self._learn_noise(*(validation if judge and validation else (samples, table)))
         self._keep(folder)
         return self
+
+    @torch.no_grad()
+    def _learn_noise(self, samples: Any, table: Any) -> None:
+        """Take the noise of new samples from the errors at these rows, and how it grows with the spread of draws."""
+        model, posterior = self._fitted
+        if model.autoencoder.likelihood.learns_noise:
+            epoch = Epoch(
+                self._samples(samples), self.prior_.code(Table(table)), self.batch_size, None, self._torch_device()
+            )
+            errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
+            model.autoencoder.likelihood.learn_noise(errors / counts.clamp_min(1.0))
+        self.calibrate(samples, table)
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
         """Measure how large errors are where draws spread little or much; `include_noise` then says so.
@@ -146,13 +159,13 @@ class GPPVAE(Estimator):
         Give rows that were not trained on, like those to be predicted: errors at training rows are smaller.
         At most 256 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
         """
-        if not isinstance(self._autoencoder.likelihood.values, Gaussian):
+        if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
             return
         data, rows_table = self._samples(samples), Table(table)
         same_length(data, rows_table)
         picked = np.arange(0, len(data), -(-max(len(data), 1) // CALIBRATION_ROWS))
         y, mask = data.read(torch.from_numpy(picked))
-        self.calibration_ = calibrate(y, mask, self.predict(rows_table.take(picked), n_samples))
+        self.calibration_ = calibrate(y, mask, self.predict(rows_table.take(picked), n_samples), self._unit())
 
     def add_objects(self, samples: Any, table: Any, steps: int = 8) -> list[str]:
         """Learn ids that were not in the training set from a few samples of each; predict() then takes them.
@@ -168,6 +181,10 @@ class GPPVAE(Estimator):
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
         return add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
+
+    def _unit(self) -> np.ndarray:
+        """Size of a value that counts as one, broadcastable to a sample."""
+        return self._autoencoder.likelihood.unit.cpu().numpy()
 
     def _object_noise(self) -> Likelihood:
         """The likelihood of values with its noise as measured, which is what new samples differ by."""
@@ -271,7 +288,7 @@ class GPPVAE(Estimator):
         with Outputs(out, ("mean", "std"), shape) as arrays:
             for chunk in row_chunks(rows):
                 decoded = decode_draws(model, draws, chunk, generator, vectors)
-                arrays.put(**mean_and_std(decoded, include_noise, self.calibration_))
+                arrays.put(**mean_and_std(decoded, include_noise, self.calibration_, self._unit()))
         return Prediction(arrays["mean"], arrays["std"])
 
     @torch.no_grad()

@@ -41,12 +41,17 @@ def moments(draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool) -> tupl
 
 
 def mean_and_std(
-    draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool, measured: Calibration | None
+    draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool, measured: Calibration | None, unit: np.ndarray
 ) -> dict[str, Tensor | np.ndarray]:
-    """Moments over draws by name; noise comes from measured errors where there are any, else from the likelihood."""
+    """Moments over draws by name; noise comes from measured errors where there are any, else from the likelihood.
+
+    Args:
+        unit: of the values, in which the errors were measured; broadcastable to a sample.
+    """
     mean, var = moments(draws, include_noise and measured is None)
     std = var.sqrt().cpu().numpy()
-    return {"mean": mean, "std": measured.total_std(std) if include_noise and measured is not None else std}
+    total = measured.total_std(std / unit) * unit if include_noise and measured is not None else std
+    return {"mean": mean, "std": total}
 
 
 @dataclass(frozen=True)
@@ -76,18 +81,19 @@ class Calibration:
         return cls(np.array(saved["spread"]), np.array(saved["error"]), float(saved["error_var"]))
 
 
-def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction) -> Calibration:
+def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.ndarray | float = 1.0) -> Calibration:
     """Measure errors in bins of equal count of the predicted spread; the curve is made monotone.
 
     Args:
         y: true samples.  mask: of observed values, or None.  predicted: mean and std over draws at their rows.
+        unit: of the values, broadcastable to a sample, so that those of all channels can be compared.
     """
     assert predicted.std is not None
     if not torch.isfinite(y).all():
         raise ValueError("expected finite samples to measure errors on, got NaN or infinity; clean them or mask NaN")
-    error = np.square(y.numpy().astype(np.float64) - predicted.mean)
+    error = np.square((y.numpy().astype(np.float64) - predicted.mean) / unit)
     seen = np.ones(error.shape, dtype=bool) if mask is None else mask.numpy()
-    error, spread = error[seen], np.maximum(predicted.std.astype(np.float64)[seen], LEAST_STD)
+    error, spread = error[seen], np.maximum((predicted.std.astype(np.float64) / unit)[seen], LEAST_STD)
     bins = np.array_split(np.argsort(spread, kind="stable"), max(1, min(BINS, error.size // LEAST_PER_BIN)))
     squares = np.array([error[members].mean() for members in bins])
     counts = np.array([len(members) for members in bins])

@@ -61,15 +61,21 @@ def validator(model: GPPriorVAE, data: Samples, table: Table, batch_size: int, d
 
 def mean_squared_error(epoch: Epoch, predict: Callable[[Batch], Tensor]) -> float:
     """Mean over all observed values of the squared error of `predict`."""
-    totals = torch.zeros(2, dtype=torch.float64)
+    errors, counts = squared_errors(epoch, predict)
+    return float(errors.sum() / counts.sum().clamp_min(1.0))
+
+
+def squared_errors(epoch: Epoch, predict: Callable[[Batch], Tensor]) -> Tensor:
+    """Sums of the squared errors of `predict`, and the numbers of observed values, per channel or value, (2, C)."""
+    channels = epoch.samples.shape[0]
+    totals = torch.zeros(2, channels, dtype=torch.float64)
     for batch in epoch:
         error = (batch.y - predict(batch)).square()
-        if batch.mask is not None:
-            error = error * batch.mask
-        totals[0] += float(error.sum())
-        totals[1] += float(error.numel() if batch.mask is None else batch.mask.sum())
+        seen = torch.ones_like(error) if batch.mask is None else batch.mask.to(error)
+        parts = [error * seen, seen]
+        totals += torch.stack([part.reshape(len(part), channels, -1).sum((0, 2)).double().cpu() for part in parts])
     epoch.world.sum_([totals])
-    return float(totals[0] / totals[1].clamp_min(1.0))
+    return totals
 
 
 @torch.no_grad()

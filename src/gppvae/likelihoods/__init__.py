@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gppvae.likelihoods.perceptual import Perceptual, perceptual_from_file
+from gppvae.likelihoods.scaled import ScaledGaussian
 from gppvae.likelihoods.values import VALUES, Bernoulli, Gaussian, Likelihood, NegativeBinomial, make
 from gppvae.likelihoods.vgg import VGG19
 
@@ -15,12 +16,13 @@ __all__ = [
     "Likelihood",
     "NegativeBinomial",
     "Perceptual",
+    "ScaledGaussian",
     "make_likelihood",
     "own_likelihoods",
     "perceptual_from_file",
 ]
 
-LIKELIHOODS: dict[str, type[Likelihood]] = VALUES | {Perceptual.name: Perceptual}
+LIKELIHOODS: dict[str, type[Likelihood]] = VALUES | {cls.name: cls for cls in (ScaledGaussian, Perceptual)}
 
 
 def make_likelihood(config: str | dict[str, Any] | Likelihood) -> Likelihood:

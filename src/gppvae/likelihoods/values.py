@@ -20,10 +20,12 @@ class Likelihood(nn.Module, abc.ABC):
         name: in logs and model files; by default the name of the class.
         numbers_per_value: how many numbers k the decoder gives for every value of a sample. With one, `out` has the
             shape of the samples, (B, *shape); with more it is (B, k, *shape).
+        learns_noise: whether it wants the errors at rows held out of training.
     """
 
     name: str
     numbers_per_value: int = 1
+    learns_noise: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -43,8 +45,25 @@ class Likelihood(nn.Module, abc.ABC):
         """Var[y | out], broadcastable to the samples."""
 
     def encoder_input(self, y: Tensor) -> Tensor:
-        """The encoder's input for a sample."""
+        """The encoder's input for a sample; values that were not observed become 0 afterwards."""
         return y
+
+    @property
+    def unit(self) -> Tensor:
+        """Size of a value that counts as one, broadcastable to the samples: what errors of channels are compared by."""
+        return torch.ones(())
+
+    def adapt(self, shape: tuple[int, ...]) -> None:
+        """Make what depends on the shape of a sample; called once, before training or loading."""
+        return None
+
+    def measure(self, mean: Tensor, std: Tensor) -> None:
+        """Take note of the mean and standard deviation of the training samples, per channel or value."""
+        return None
+
+    def learn_noise(self, squared_error: Tensor) -> None:
+        """Take note of the mean squared error of predictions at rows held out of training, per channel or value."""
+        return None
 
     @property
     def values(self) -> Likelihood:
@@ -91,7 +110,7 @@ class Gaussian(Likelihood):
             squares, count = (y - out).square().flatten(1).sum(1), float(math.prod(y.shape[1:]))
             return 0.5 * (squares / self.pixel_var + count * (self.log_pixel_var + math.log(2.0 * math.pi)))
         terms = (y - out).square() / self.pixel_var + self.log_pixel_var + math.log(2.0 * math.pi)
-        return 0.5 * _masked_sum(terms, mask)
+        return 0.5 * masked_sum(terms, mask)
 
     def mean(self, out: Tensor) -> Tensor:
         return out
@@ -110,7 +129,7 @@ class Bernoulli(Likelihood):
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
         terms = nn.functional.binary_cross_entropy_with_logits(out, y, reduction="none")
-        return _masked_sum(terms, mask)
+        return masked_sum(terms, mask)
 
     def mean(self, out: Tensor) -> Tensor:
         return out.sigmoid()
@@ -143,7 +162,7 @@ class NegativeBinomial(Likelihood):
         log_total = torch.logaddexp(self.log_dispersion, out)  # log(r + mean)
         terms = torch.lgamma(r) + torch.lgamma(y + 1.0) - torch.lgamma(y + r)
         terms = terms - r * (self.log_dispersion - log_total) - y * (out - log_total)
-        return _masked_sum(terms, mask)
+        return masked_sum(terms, mask)
 
     def mean(self, out: Tensor) -> Tensor:
         return out.exp()
@@ -182,7 +201,8 @@ def make(config: str | dict[str, Any] | Likelihood, kinds: Mapping[str, type[Lik
         raise TypeError(f"the {name} likelihood was given {list(options) or 'no arguments'}: {error}") from None
 
 
-def _masked_sum(terms: Tensor, mask: Mask) -> Tensor:
+def masked_sum(terms: Tensor, mask: Mask) -> Tensor:
+    """Sum over the observed values of each sample, (B,)."""
     if mask is not None:
         terms = torch.where(mask, terms, torch.zeros_like(terms))
     return terms.flatten(1).sum(1)

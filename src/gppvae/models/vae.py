@@ -32,7 +32,8 @@ class Autoencoder(nn.Module):
 
     def encode_log(self, y: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of q(z | y), (B, L) each; the latter is kept where exp() is safe."""
-        inputs = [self.likelihood.encoder_input(y)]
+        seen = self.likelihood.encoder_input(y)
+        inputs = [seen if mask is None else torch.where(mask, seen, torch.zeros_like(seen))]
         if getattr(self.encoder, "wants_mask", False):
             inputs.append(torch.ones_like(y, dtype=torch.bool) if mask is None else mask)
         mean, logvar = self.encoder(*inputs)

@@ -205,7 +205,7 @@ def _no_model(work: Workshop, images: np.ndarray) -> Answer:
 
 def _vae_lengths(work: Workshop, model: VAE) -> dict[str, int]:
     own = _phase_lengths(model.history_).get("vae", 0)
-    before = 0 if model.encoder is None else _vae_lengths(work, work.warmup(model.seed, model.pixel_var))["vae"]
+    before = 0 if model.encoder is None else _vae_lengths(work, work.warmup(model.seed, model.pixel_var or 0.0))["vae"]
     return {"vae": before + own}
 
 
@@ -215,7 +215,7 @@ def _shared_seconds(work: Workshop, model: VAE | None) -> float:
         return 0.0
     if model.encoder is None:
         return seconds_of(model)
-    return seconds_of(model) + seconds_of(work.warmup(model.seed, model.pixel_var))
+    return seconds_of(model) + seconds_of(work.warmup(model.seed, model.pixel_var or 0.0))
 
 
 def _phase_lengths(history: list[dict[str, Any]]) -> dict[str, int]:

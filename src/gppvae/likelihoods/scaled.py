@@ -1,0 +1,73 @@
+"""Samples in any unit: standardised inside, with noise measured per channel or value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gppvae.likelihoods.values import Likelihood, Mask, masked_sum
+
+LEAST_VAR, MOST_VAR = 1e-4, 4.0  # of the noise, relative to the variance of the samples
+
+
+class ScaledGaussian(Likelihood):
+    """y ~ N(shift + spread out, spread^2 var), one of each per channel of images and per value of vectors.
+
+    Shift and spread are the mean and standard deviation of the training samples, so that results do not depend on
+    their unit. While training, the noise is a tenth of their variance: what decides between fit and prior. Then it is
+    the mean squared error of predictions, at validation rows if there are any: errors at training rows understate it.
+
+    Args:
+        var: noise variance in training, relative to the variance of the samples.
+    """
+
+    name = "scaled_gaussian"
+    learns_noise = True
+
+    def __init__(self, var: float = 0.1) -> None:
+        super().__init__()
+        if not LEAST_VAR <= var <= MOST_VAR:
+            raise ValueError(f"var must be between {LEAST_VAR:g} and {MOST_VAR:g}, got {var}; use for example 0.1")
+        self.start_var = var
+        self.shift: Tensor
+        self.spread: Tensor
+        self.var: Tensor
+        for name in ("shift", "spread", "var"):
+            self.register_buffer(name, torch.zeros(0))
+
+    def adapt(self, shape: tuple[int, ...]) -> None:
+        size = (shape[0], *(1 for _ in shape[1:]))  # (C, 1, 1) or (K,)
+        self.shift, self.spread = torch.zeros(size), torch.ones(size)
+        self.var = torch.full(size, self.start_var)
+
+    def measure(self, mean: Tensor, std: Tensor) -> None:
+        self.shift.copy_(mean.reshape(self.shift.shape))
+        self.spread.copy_(torch.where(std > 0.0, std, torch.ones_like(std)).reshape(self.spread.shape))
+
+    def learn_noise(self, squared_error: Tensor) -> None:
+        relative = squared_error.to(self.var).reshape(self.var.shape) / self.spread.square()
+        self.var.copy_(relative.clamp(LEAST_VAR, MOST_VAR))
+
+    def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
+        error = (y - self.shift) / self.spread - out
+        constant = (2.0 * math.pi * self.var * self.spread.square()).log()
+        return 0.5 * masked_sum(error.square() / self.var + constant, mask)
+
+    def mean(self, out: Tensor) -> Tensor:
+        return self.shift + self.spread * out
+
+    def variance(self, out: Tensor) -> Tensor:
+        return (self.spread.square() * self.var).expand_as(out)
+
+    def encoder_input(self, y: Tensor) -> Tensor:
+        return (y - self.shift) / self.spread
+
+    @property
+    def unit(self) -> Tensor:
+        return self.spread
+
+    def config(self) -> dict[str, Any]:
+        return {"name": self.name, "var": self.start_var}
