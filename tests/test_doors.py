@@ -19,7 +19,7 @@ from gppvae.cli import app
 from gppvae.data.batches import Epoch
 from gppvae.inference import INFERENCES, Minibatch, draw, neg_entropy, recon_nll
 from gppvae.kernels import Kernel
-from gppvae.likelihoods import Gaussian, Perceptual
+from gppvae.likelihoods import Gaussian, Perceptual, ScaledGaussian
 from gppvae.models.vae import Autoencoder
 from gppvae.report.describe import column_rows, kernel_rows
 from gppvae.report.run import write_report
@@ -359,6 +359,19 @@ def test_a_likelihood_inside_another_is_asked_for(tmp_path: Path) -> None:
     _, _, _, wanted = held_out()
     loaded = GPPVAE.load(tmp_path, likelihood=seen())
     np.testing.assert_array_equal(loaded.predict(wanted).mean, model.predict(wanted).mean)
+
+
+def test_pixels_that_are_standardised_have_features_too(tmp_path: Path) -> None:
+    seen = Perceptual(eyes(), {"first": 1.0}, ScaledGaussian())
+    model = fit({"likelihood": seen})
+    pixels = model.model_.autoencoder.likelihood.values
+    images, table, _, wanted = held_out()
+    assert pixels.shift.item() == pytest.approx(images.mean(), rel=1e-5)
+    assert pixels.variance(torch.zeros(1, 1, 1)).item() == pytest.approx(
+        np.mean((model.predict(table).mean[:, 0] - images) ** 2), rel=1e-4
+    )
+    model.save(tmp_path)
+    np.testing.assert_array_equal(GPPVAE.load(tmp_path).predict(wanted).mean, model.predict(wanted).mean)
 
 
 def test_new_objects_with_two_numbers_per_value() -> None:

@@ -99,7 +99,7 @@ def test_measures_are_those_of_the_saved_models(finished: tuple[Path, dict[str, 
     folder, content = finished
     test, row = small_split(10, 4, 0, 90.0).test, content["per_seed"][3]
     model = GPPVAE.load(folder / "runs" / "pixels-and-features-seed4")
-    layers = model.settings()["likelihood"]["layers"]
+    layers = model.resolved_["likelihood"]["layers"]
     assert layers == {"relu1": content["weight"], "relu2": content["weight"]}
     found = model.predict(test.table).mean[:, 0]
     assert row["mse"] == pytest.approx(np.mean((found.astype(float) - test.images) ** 2), rel=1e-5)

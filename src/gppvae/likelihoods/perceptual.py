@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from gppvae.data.digest import digest
 from gppvae.likelihoods.features import FrozenFeatures
-from gppvae.likelihoods.values import Gaussian, Likelihood, Mask, make
+from gppvae.likelihoods.scaled import ScaledGaussian
+from gppvae.likelihoods.values import VALUES, Gaussian, Likelihood, Mask, make
 from gppvae.likelihoods.vgg import VGG19
 
 DEFAULT_LAYERS = {"relu1_1": 1.0, "relu2_1": 1.0, "relu3_1": 1.0}  # "VAE-123" of Hou et al. 2017
@@ -47,8 +48,8 @@ class Perceptual(Likelihood):
         super().__init__()
         if isinstance(pixels, Perceptual):
             raise ValueError("pixels must have a likelihood of their own, got a perceptual one; name all layers in one")
-        self.pixels = make(pixels)
-        self.numbers_per_value = self.pixels.numbers_per_value
+        self.pixels = make(pixels, VALUES | {ScaledGaussian.name: ScaledGaussian})
+        self.numbers_per_value, self.learns_noise = self.pixels.numbers_per_value, self.pixels.learns_noise
         self.layers = _checked_layers(layers)
         self._features: FrozenFeatures | None = None
         self._device = torch.device("cpu")
@@ -78,8 +79,21 @@ class Perceptual(Likelihood):
         return self.pixels.encoder_input(y)
 
     @property
+    def unit(self) -> Tensor:
+        return self.pixels.unit
+
+    @property
     def values(self) -> Likelihood:
         return self.pixels
+
+    def adapt(self, shape: tuple[int, ...]) -> None:
+        self.pixels.adapt(shape)
+
+    def measure(self, mean: Tensor, std: Tensor) -> None:
+        self.pixels.measure(mean, std)
+
+    def learn_noise(self, squared_error: Tensor) -> None:
+        self.pixels.learn_noise(squared_error)
 
     def check(self, lowest: float, highest: float, integers: bool) -> None:
         self.pixels.check(lowest, highest, integers)

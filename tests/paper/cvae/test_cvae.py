@@ -12,6 +12,7 @@ from gppvae.data.batches import Epoch
 from gppvae.data.table import Column, Rows, Table
 from gppvae.inference import Independent
 from gppvae.likelihoods import Gaussian
+from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import build_networks
 from gppvae.paper.cvae import CVAE
@@ -26,6 +27,7 @@ from gppvae.paper.cvae.model import (
     view_conditions,
 )
 from gppvae.paper.cvae.networks import conditional_networks, planes
+from gppvae.prior.latent_prior import LatentPrior
 from tiny import spots
 
 SHAPE = (1, 12, 12)
@@ -103,14 +105,14 @@ def test_networks_need_images() -> None:
 
 def test_without_conditions_it_is_the_plain_vae() -> None:
     """Loss and gradients of the same autoencoder under both inferences, where a condition has no entries."""
-    model = Autoencoder(*build_networks("conv", SHAPE, 3), Gaussian(0.1))
+    model = GPPriorVAE(Autoencoder(*build_networks("conv", SHAPE, 3), Gaussian(0.1)), LatentPrior([(None, 3)]))
     samples = Samples(np.random.default_rng(0).random((10, 12, 12), dtype=np.float32))
     nothing = Column(torch.zeros(10, dtype=torch.int64), torch.zeros(1, 0))
     epoch = Epoch(samples, Rows({CONDITION: nothing}, 10), 4, 5, torch.device("cpu"))
     found = []
     for inference in (Independent(model), Conditional(model)):
         model.zero_grad()
-        totals = [float(terms.total()) for terms in inference.steps(epoch)]
+        totals = [float(sum(terms.named().values())) for terms in inference.steps(epoch)]
         gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
         found.append((totals, gradients))
         assert inference.weights(epoch) is None
@@ -141,7 +143,7 @@ def test_fit_lowers_the_loss_and_survives_saving(tmp_path: Path) -> None:
     assert np.square(guess[:, 0] - images).mean() < 0.5 * np.square(images.mean(0) - images).mean()
     loaded = CVAE.load(tmp_path / "run")
     np.testing.assert_array_equal(loaded.decode_views(mean, table), guess)
-    assert loaded.settings() == model.settings()
+    assert loaded.get_params() == model.get_params()
 
 
 def test_views_by_name_are_one_hot_in_the_estimator() -> None:
@@ -173,7 +175,7 @@ def test_early_stopping_keeps_the_state_with_the_best_bound(tmp_path: Path) -> N
         total += 0.5 * images[n].size * math.log(2.0 * math.pi * 0.01)
         total += 0.5 * sum(float(mean[n, k] ** 2 + var[n, k] - 1.0 - math.log(var[n, k])) for k in range(3))
     assert total / 6 == pytest.approx(min(bounds), rel=1e-4)
-    assert again.settings()["patience"] == 1
+    assert again.get_params()["patience"] == 1
 
 
 def test_unfitted_says_so() -> None:
