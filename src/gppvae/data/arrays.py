@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -135,6 +136,13 @@ class Samples:
             stop = min(start + rows, len(self))
             held[start:stop] = self._convert(self._reader.block(start, stop))
         return held
+
+    def checksum(self) -> int:
+        """Of all samples where they are in memory, else of some that are spread over the data."""
+        if self._tensor is not None:
+            return zlib.crc32(self._tensor.numpy().data)
+        some, _ = self.read(torch.linspace(0, len(self) - 1, min(64, len(self))).long().unique())
+        return zlib.crc32(some.numpy().data)
 
     def read(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Samples at `index` as float32 (B, *shape), and the mask of observed values or None."""

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Epoch, derive_seed
-from gppvae.data.table import Table
-from gppvae.estimator.base import Estimator, NotFittedError, whole
+from gppvae.data.table import Rows, Table
+from gppvae.estimator.base import Estimator, NotFittedError
+from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, number, shown, whole
 from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
@@ -32,7 +33,7 @@ from gppvae.estimator.saving import (
 from gppvae.estimator.settings import arguments, foreign_classes, group_texts, latent_groups, settings_of
 from gppvae.estimator.validation import known_rows, same_length, validator
 from gppvae.inference import Inference, find_inference
-from gppvae.inference.phase import Budget, Phase
+from gppvae.inference.phase import MAX_RATE, Budget, Phase
 from gppvae.kernels import Kernel
 from gppvae.likelihoods import Gaussian, Likelihood
 from gppvae.models.gppvae import GPPriorVAE
@@ -44,6 +45,7 @@ from gppvae.training.folder import CONFIG, RunFolder
 from gppvae.training.phases import check_phases
 
 CALIBRATION_ROWS = 256
+ALPHAS = (1e-12, 1e6)
 KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
@@ -196,12 +198,14 @@ class GPPVAE(Estimator):
     def _checked(self) -> tuple[LatentPrior, list[Phase]]:
         """A fresh prior and the phases of a fit, with every setting checked."""
         self._check_settings()
-        if self.alpha is not None and not 0.0 < self.alpha < 1e6:
-            raise ValueError(f"alpha must be positive and below a million, got {self.alpha}; use for example 0.1")
+        if self.alpha is not None:
+            number("alpha", self.alpha, *ALPHAS, "0.1")
         for name in ("epochs", "warmup_epochs", "gp_epochs"):
-            whole(name, getattr(self, name), 0)
+            whole(name, getattr(self, name), 0, MAX_EPOCHS)
+        for name in ("lr", "prior_lr"):
+            number(name, getattr(self, name), 0.0, MAX_RATE, "0.001")
         if self.latent_dim is not None:
-            whole("latent_dim", self.latent_dim, 1)
+            whole("latent_dim", self.latent_dim, 1, MAX_WIDTH)
         groups = latent_groups(self.kernel, self.latent_dim)
         unexplained = any(kernel is None for kernel, _ in groups)
         phases = self._phases(unexplained)
@@ -211,11 +215,22 @@ class GPPVAE(Estimator):
     def _phases(self, unexplained: bool) -> list[Phase]:
         """The phases as given, or as the inference writes them; those of no epochs are left out."""
         if self.phases is not None:
+            if not isinstance(self.phases, (list, tuple)) or not all(isinstance(p, Phase) for p in self.phases):
+                raise TypeError(f"phases must be a list of Phase, got {shown(self.phases)}; see gppvae.Phase")
             return list(self.phases)
         budget = Budget(
             self.schedule, self.epochs, self.warmup_epochs, self.gp_epochs, self.lr, self.prior_lr, unexplained
         )
         return [phase for phase in find_inference(self.inference).phases(budget) if phase.epochs > 0]
+
+    @torch.no_grad()
+    def _answers(
+        self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
+    ) -> list[Tensor] | None:
+        if weights is None:
+            return None
+        z = latents_at(model, weights, rows)
+        return [*weights.tensors().values(), z.var + z.noise, decode_mean(model, weights, rows)]
 
     def _start_alpha(self, phases: list[Phase]) -> float:
         """The latent noise that was asked for, or the least that the inferences start from."""

@@ -8,19 +8,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows
-from gppvae.estimator.base import Estimator, NotFittedError, whole
+from gppvae.estimator.base import Estimator, NotFittedError
+from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, number, whole
 from gppvae.estimator.saving import check_same_likelihood, load_model, load_weights, save_model
 from gppvae.estimator.settings import LATENTS, arguments, settings_of
 from gppvae.estimator.validation import elbo
 from gppvae.inference import Inference
-from gppvae.inference.phase import Phase
+from gppvae.inference.phase import MAX_RATE, Phase
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import RunFolder
 
@@ -52,8 +54,10 @@ class VAE(Estimator):
     ) -> VAE:
         """Fit to samples; `validation` samples are for the log and early stopping, `out` is a run folder."""
         self._check_settings()
-        whole("epochs", self.epochs, 0)
-        whole("latent_dim", self.latent_dim, 1)
+        whole("epochs", self.epochs, 0, MAX_EPOCHS)
+        whole("latent_dim", self.latent_dim, 1, MAX_WIDTH)
+        number("lr", self.lr, 0.0, MAX_RATE, "0.001")
+        number("average", self.average, 0.0, 1.0, "0.999")
         data = self._training_samples(samples)
         self.shape_ = data.shape
         model = self._build(data.shape)
@@ -72,6 +76,13 @@ class VAE(Estimator):
         self.model_ = model
         self._keep(folder)
         return self
+
+    @torch.no_grad()
+    def _answers(
+        self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
+    ) -> list[Tensor]:
+        device = self._torch_device()
+        return [model.autoencoder.reconstruct(y.to(device), None if mask is None else mask.to(device))]
 
     def _build(self, shape: tuple[int, ...]) -> GPPriorVAE:
         prior = LatentPrior([(None, self.latent_dim)]).to(self._gp_device())

@@ -38,7 +38,7 @@ def find_inference(named: Any) -> type[Inference]:
     """The class of this name, or the class itself."""
     if isinstance(named, type) and issubclass(named, Inference):
         return named
-    if named not in INFERENCES:
+    if not isinstance(named, str) or named not in INFERENCES:
         raise ValueError(
             f"inference must be one of {', '.join(INFERENCES)} or a class, got {named!r}; see docs/inference.md"
         )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from gppvae.likelihoods.perceptual import Perceptual, perceptual_from_file
-from gppvae.likelihoods.values import VALUES, Bernoulli, Gaussian, Likelihood, NegativeBinomial, make
+from gppvae.likelihoods.values import PIXEL_VARS, VALUES, Bernoulli, Gaussian, Likelihood, NegativeBinomial, make
 from gppvae.likelihoods.vgg import VGG19
 
 __all__ = [
+    "PIXEL_VARS",
     "VGG19",
     "Bernoulli",
     "Gaussian",

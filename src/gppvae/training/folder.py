@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -11,13 +12,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from gppvae.data.atomic import write_bytes
+from gppvae.data.atomic import write_bytes, write_error
 from gppvae.data.world import ALONE, World
-from gppvae.training.checkpoint import read_tensors, write_json, write_tensors
-from gppvae.training.distributed import restarted
+from gppvae.training.checkpoint import checked_content, read_object, read_tensors, write_json, write_tensors
+from gppvae.training.distributed import on_first, restarted
+from gppvae.training.lock import FolderLock
 
 CONFIG, METRICS, CHECKPOINT, MODEL = (
     "config.json",
@@ -25,6 +26,8 @@ CONFIG, METRICS, CHECKPOINT, MODEL = (
     "checkpoint.safetensors",
     "model.safetensors",
 )
+
+log = logging.getLogger("gppvae")
 
 
 class RunFolder:
@@ -36,6 +39,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str], world: World = ALONE) -> None:
         self.path, self.world = Path(path), world
+        self._lock = FolderLock(self.path)
 
     def check_unfinished(self) -> None:
         """Raise ValueError when the folder holds a finished run.
@@ -59,15 +63,17 @@ class RunFolder:
     def prepare(self, config: dict[str, Any]) -> bool:
         """Make the folder for this configuration; True when it holds an unfinished run to continue.
 
+        Nobody else can write a run into it until `release`, or until this process ends.
+
         Raises:
-            ValueError: it holds a finished run, or an unfinished one with other settings.
+            ValueError: it holds a finished run, an unfinished one with other settings, or one that is under way.
             OSError: it cannot be written.
         """
-        answer = torch.zeros(1)
-        if self.world.first:
-            answer += self._prepare(config)
-        self.world.sum_([answer])
-        return bool(answer)
+        return on_first(self.world, lambda: self._prepare(config))
+
+    def release(self) -> None:
+        """Let others write into the folder."""
+        self._lock.release()
 
     def _prepare(self, config: dict[str, Any]) -> bool:
         try:
@@ -79,13 +85,27 @@ class RunFolder:
             raise OSError(
                 f"expected a folder that can be written at {self.path}, got {error.strerror}; choose another one"
             ) from None
-        existing = self.path / CONFIG
-        self.check_unfinished()
-        if existing.exists():
-            self._check_same(json.loads(existing.read_text()), config)
-        else:
-            write_json(existing, {"settings": config, "about": provenance()})
+        self._lock.acquire(patience=10.0 if restarted() else 0.0)
+        try:
+            existing = self.path / CONFIG
+            self.check_unfinished()
+            if existing.exists():
+                self._check_same(self.read_config(), config)
+            else:
+                write_json(existing, {"settings": config, "about": provenance()})
+        except BaseException:
+            self._lock.release()
+            raise
         return (self.path / CHECKPOINT).exists()
+
+    def read_config(self) -> dict[str, Any]:
+        """What config.json holds; a file that is something else is one ValueError."""
+        path = self.path / CONFIG
+        config = read_object(path.read_bytes(), path)
+        with checked_content(path):
+            if not all(isinstance(section, dict) for section in config["settings"].values()):
+                raise ValueError("a section of its settings is no object")
+        return config
 
     def _check_same(self, existing: dict[str, Any], config: dict[str, Any]) -> None:
         old, new = _flat(existing.get("settings", {})), _flat(json.loads(json.dumps(config)))
@@ -106,17 +126,33 @@ class RunFolder:
         return read_tensors(self.path / CHECKPOINT)
 
     def keep_metrics(self, count: int) -> list[dict[str, Any]]:
-        """The first `count` rows of the log; later ones, written after the checkpoint, are dropped."""
+        """The first `count` rows of the log; later ones, written after the checkpoint, are dropped.
+
+        Rows are not flushed to disk one by one, so a power failure may have taken the last ones.
+        """
         path = self.path / METRICS
-        lines = path.read_text().splitlines()[:count] if path.exists() else []
+        lines = path.read_bytes().splitlines()[:count] if path.exists() else []
+        rows: list[dict[str, Any]] = []
+        for line in lines:
+            try:
+                rows.append(read_object(line, path))
+            except ValueError:
+                break
         if self.world.first:
-            write_bytes(path, "".join(line + "\n" for line in lines).encode())
-        return [json.loads(line) for line in lines]
+            if len(rows) < count:
+                log.warning("%s has lost %d of %d rows; training continues", path, count - len(rows), count)
+            write_bytes(path, b"".join(line + b"\n" for line in lines[: len(rows)]))
+        return rows
 
     def add_metrics(self, row: dict[str, Any]) -> None:
-        if self.world.first:
-            with open(self.path / METRICS, "a") as file:
-                file.write(json.dumps(row) + "\n")
+        if not self.world.first:
+            return
+        path = self.path / METRICS
+        try:
+            with open(path, "ab") as file:
+                file.write((json.dumps(row) + "\n").encode())
+        except OSError as error:
+            raise write_error(error, path, "the checkpoint is as it was") from error
 
     def finished(self) -> bool:
         return (self.path / MODEL).exists()

@@ -11,7 +11,8 @@ import torch
 
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
-from gppvae.estimator.base import Estimator, NotFittedError, whole
+from gppvae.estimator.base import Estimator, NotFittedError
+from gppvae.estimator.checks import whole
 from gppvae.estimator.saving import load_model, load_weights, save_model
 from gppvae.estimator.settings import LATENTS, arguments, settings_of
 from gppvae.estimator.validation import same_length
