@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
@@ -81,6 +82,13 @@ def checked_content(path: Path) -> Iterator[None]:
         raise ValueError(
             f"{path} does not hold what this version of gppvae writes ({reason or type(error).__name__}); {ADVICE}"
         ) from None
+
+
+def check_finite(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Raise ValueError at NaN or infinity, unless `own`, the tensors of a fresh model, has it there (open bounds)."""
+    for name, value in tensors.items():
+        if not value.isfinite().all() and not (name in own and torch.equal(value, own[name].to(value.device))):
+            raise ValueError(f"{name} is not finite")
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

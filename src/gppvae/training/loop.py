@@ -19,7 +19,7 @@ from gppvae.inference.phase import Phase
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.average import RunningAverage
-from gppvae.training.checkpoint import checked_content, under, with_prefix
+from gppvae.training.checkpoint import check_finite, checked_content, under, with_prefix
 from gppvae.training.folder import CHECKPOINT, RunFolder
 from gppvae.training.phases import make_inference, optimizer_groups, parameter_groups
 from gppvae.training.progress import Progress
@@ -114,7 +114,9 @@ class Trainer:
         assert self.folder is not None
         tensors, meta = self.folder.load_checkpoint()
         with checked_content(self.folder.path / CHECKPOINT):
-            _check_checkpoint(tensors, meta, len(self.phases))
+            _check_numbers(meta, len(self.phases))
+            own = self.model.state_dict()
+            check_finite(tensors, with_prefix("model", own) | with_prefix("best.model", own))
             self.history = self.folder.keep_metrics(meta["metrics"])
             self._seconds_before, self.skipped_steps = float(meta["seconds"]), meta["skipped"]
             self.model.load_state_dict(under("model", tensors))
@@ -424,7 +426,7 @@ def _assign(module: nn.Module, name: str, value: Tensor) -> None:
         setattr(owner, last, value.to(current.device))
 
 
-def _check_checkpoint(tensors: dict[str, Tensor], meta: dict[str, Any], n_phases: int) -> None:
+def _check_numbers(meta: dict[str, Any], n_phases: int) -> None:
     """Raise ValueError unless the numbers that training continues from can be such numbers."""
     for name in ("phase", "epoch", "metrics", "skipped", "stale", "steps", "bad_steps"):
         value, most = meta[name], n_phases if name == "phase" else math.inf
@@ -434,6 +436,3 @@ def _check_checkpoint(tensors: dict[str, Tensor], meta: dict[str, Any], n_phases
         raise ValueError(f"seconds is {meta['seconds']!r}")
     if not isinstance(meta["best"], float) or math.isnan(meta["best"]):
         raise ValueError(f"best is {meta['best']!r}")
-    bad = next((name for name, value in tensors.items() if not value.isfinite().all()), None)
-    if bad is not None:
-        raise ValueError(f"{bad} is not finite")
