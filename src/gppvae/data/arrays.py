@@ -189,6 +189,15 @@ def to_input_layout(array: Array, layout: str) -> Array:
     return array.movedim(-3, -1) if isinstance(array, Tensor) else np.moveaxis(array, -3, -1)
 
 
+def from_input_layout(array: Array, layout: str) -> Array:
+    """What `to_input_layout` gave, with channels first again: (..., N, channels, height, width)."""
+    if layout == "grey":
+        return array[..., None, :, :]
+    if layout == "last":
+        return array.movedim(-1, -3) if isinstance(array, Tensor) else np.moveaxis(array, -1, -3)
+    return array
+
+
 def _masked_as_nan(data: np.ma.MaskedArray) -> np.ndarray:
     """A masked array as a plain one; the values under a mask are not to be seen."""
     if not np.ma.is_masked(data):

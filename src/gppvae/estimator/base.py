@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.arrays import Samples
+from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.checks import MAX_BATCH, MAX_SEED, MAX_WIDTH, choice, find_device, instance, number, whole
@@ -69,6 +69,7 @@ class Estimator(abc.ABC):
     def __post_init__(self) -> None:
         # Fitted values are declared here and set by fit() or load(): what is not fitted has none.
         self.shape_: tuple[int, ...]
+        self.layout_: str
         self.model_: GPPriorVAE
         self.resolved_: dict[str, Any]
         self.history_: list[dict[str, Any]]
@@ -146,6 +147,7 @@ class Estimator(abc.ABC):
         lowest, highest = samples.check(current_world())
         self._make_likelihood().check(lowest, highest, samples.integers)
         samples.keep_in_memory()
+        self.layout_ = samples.layout_in
         return samples
 
     # -- building and running
@@ -287,12 +289,21 @@ class Estimator(abc.ABC):
 
     @torch.no_grad()
     def reconstruct(self, samples: Any, out: Folder = None) -> np.ndarray:
-        """Samples through encoder mean and decoder, (N, *shape); with `out` in that folder's mean.npy."""
+        """Samples through encoder mean and decoder, in the shape that they came in.
+
+        Args:
+            out: folder to write them into as mean.npy; they come back as a memory map.
+        """
         autoencoder, epoch = self._autoencoder, self._batches(samples)
-        with Outputs(out, ("mean",), (epoch.n_rows, *self.shape_)) as arrays:
+        layout = epoch.samples.layout_in
+        with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, layout)) as arrays:
             for batch in epoch:
-                arrays.put(mean=autoencoder.reconstruct(batch.y, batch.mask))
+                arrays.put(mean=to_input_layout(autoencoder.reconstruct(batch.y, batch.mask), layout))
         return arrays["mean"]
+
+    def _shape_out(self, n: int, layout: str) -> tuple[int, ...]:
+        """Shape of n samples in a layout."""
+        return n, *to_input_layout(np.empty((0, *self.shape_)), layout).shape[1:]
 
     def _batches(self, samples: Any) -> Epoch:
         data = self._samples(samples)

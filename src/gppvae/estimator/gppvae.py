@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gppvae.data.arrays import from_input_layout, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows, Table
 from gppvae.estimator.base import Estimator, NotFittedError
@@ -156,7 +157,10 @@ class GPPVAE(Estimator):
         same_length(data, rows_table)
         picked = np.arange(0, len(data), -(-max(len(data), 1) // CALIBRATION_ROWS))
         y, mask = data.read(torch.from_numpy(picked))
-        self.calibration_ = calibrate(y, mask, self.predict(rows_table.take(picked), n_samples))
+        found = self.predict(rows_table.take(picked), n_samples)
+        assert found.std is not None
+        first = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
+        self.calibration_ = calibrate(y, mask, first)
 
     def add_objects(self, samples: Any, table: Any, steps: int = 8) -> list[str]:
         """Learn ids that were not in the training set from a few samples of each; predict() then takes them.
@@ -268,29 +272,32 @@ class GPPVAE(Estimator):
     def predict(
         self, table: Any, n_samples: int = 0, include_noise: bool = False, seed: int | None = None, out: Folder = None
     ) -> Prediction:
-        """Samples at rows nobody measured.
+        """Samples at rows nobody measured, in the shape and order of axes of the training samples.
 
         Args:
             table: rows wanted; ids known from training, numbers of any value.
             n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
-            include_noise: let std be that of a new sample, its own noise and the model's errors included.
+            include_noise: let std be that of a new sample, its own noise and the model's errors included; needs draws.
             seed: of the draws; the estimator's when None.
             out: folder to write mean.npy and std.npy into; they come back as memory maps.
         """
         model, weights = self._fitted
         whole("n_samples", n_samples, 0)
+        if include_noise and n_samples == 0:
+            raise ValueError("include_noise needs draws to give a std, got n_samples=0; use for example n_samples=64")
         rows = model.prior.code(Table(table))
-        shape = (len(rows), *self.shape_)
+        shape = self._shape_out(len(rows), self.layout_)
         if n_samples == 0:
             with Outputs(out, ("mean",), shape) as arrays:
                 for chunk in row_chunks(rows):
-                    arrays.put(mean=decode_mean(model, weights, chunk))
+                    arrays.put(mean=to_input_layout(decode_mean(model, weights, chunk), self.layout_))
             return Prediction(arrays["mean"], None)
         draws, generator, vectors = self._draws(weights, n_samples, seed)
         with Outputs(out, ("mean", "std"), shape) as arrays:
             for chunk in row_chunks(rows):
                 decoded = decode_draws(model, draws, chunk, generator, vectors)
-                arrays.put(**mean_and_std(decoded, include_noise, self.calibration_))
+                found = mean_and_std(decoded, include_noise, self.calibration_)
+                arrays.put(**{name: to_input_layout(part, self.layout_) for name, part in found.items()})
         return Prediction(arrays["mean"], arrays["std"])
 
     @torch.no_grad()
@@ -302,7 +309,11 @@ class GPPVAE(Estimator):
         include_noise: bool = False,
         seed: int | None = None,
     ) -> np.ndarray:
-        """Draws of whole functions at rows, (n_samples, N, *shape); with `prior`, as if no data were seen."""
+        """Draws of whole functions at rows; with `prior`, as if no data were seen.
+
+        Returns:
+            (n_samples, N, ...), samples in the shape and order of axes of the training samples.
+        """
         model, weights = self._fitted
         whole("n_samples", n_samples, 1)
         rows = model.prior.code(Table(table))
@@ -317,7 +328,7 @@ class GPPVAE(Estimator):
                 decoded.append((mean + noise if include_noise else mean).cpu())
             parts.append(torch.stack(decoded))
         empty = torch.zeros(n_samples, 0, *self.shape_)
-        return (torch.cat(parts, dim=1) if parts else empty).numpy()
+        return to_input_layout((torch.cat(parts, dim=1) if parts else empty).numpy(), self.layout_)
 
     @torch.no_grad()
     def predict_latent(self, table: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -361,6 +372,7 @@ class GPPVAE(Estimator):
             "trained": self.resolved_,
             "own_kernels": foreign_classes(groups),
             "shape": list(self.shape_),
+            "layout": self.layout_,
             "kernel": kernel_extras(model.prior),
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,
@@ -405,7 +417,7 @@ class GPPVAE(Estimator):
         else:
             groups = latent_groups(kernel, given["latent_dim"])
             check_same_kernel(groups, trained["kernel"], path)
-        self.shape_, state = tuple(meta["shape"]), under("model", tensors)
+        self.shape_, self.layout_, state = tuple(meta["shape"]), meta["layout"], under("model", tensors)
         prior = LatentPrior(groups)
         restore_kernels(prior, meta["kernel"], under("prior", state))
         model = GPPriorVAE(self._build_autoencoder(self.shape_, prior.n_latents), prior.to(self._gp_device()))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gppvae.data.arrays import to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows
 from gppvae.estimator.base import Estimator, NotFittedError
@@ -100,11 +101,12 @@ class VAE(Estimator):
 
     @torch.no_grad()
     def sample(self, n_samples: int = 1, seed: int | None = None) -> np.ndarray:
-        """New samples from the prior, (n_samples, *shape)."""
+        """New samples from the prior, n_samples in the shape of the training samples."""
         whole("n_samples", n_samples, 1)
         generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 2))
         z = torch.randn(n_samples, self.latent_dim, generator=generator)
-        return self._autoencoder.likelihood.mean(self._autoencoder.decode(z)).cpu().numpy()
+        decoded = self._autoencoder.likelihood.mean(self._autoencoder.decode(z))
+        return to_input_layout(decoded.cpu().numpy(), self.layout_)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path`."""
@@ -113,6 +115,7 @@ class VAE(Estimator):
             "given": settings_of(self),
             "trained": self.resolved_,
             "shape": list(self.shape_),
+            "layout": self.layout_,
             "history": self.history_,
         }
         save_model(path, with_prefix("model", self._fitted_model.state_dict()), meta)
@@ -136,7 +139,7 @@ class VAE(Estimator):
             check_same_likelihood(likelihood, trained["likelihood"])
         own = {} if likelihood is None else {"likelihood": likelihood}
         self = cls(**(arguments(given) | own), encoder=encoder, decoder=decoder, device=device)
-        self.shape_ = tuple(meta["shape"])
+        self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
         model = self._build(self.shape_)
         load_weights(model, under("model", tensors), path)
         self.model_, self.history_, self.resolved_ = model, meta["history"], trained
