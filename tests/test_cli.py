@@ -90,7 +90,7 @@ def test_fit_is_what_the_estimator_does(run: Path) -> None:
 
 def test_the_error_in_the_report_is_that_of_the_predictions(run: Path) -> None:
     _, _, test_images, test_table = held_out()
-    error = np.mean((GPPVAE.load(run).predict(test_table).mean[:, 0] - test_images) ** 2)
+    error = np.mean((GPPVAE.load(run).predict(test_table).mean - test_images) ** 2)
     assert f'<td>GPPVAE</td><td class="num">{error:.4g}</td>' in (run / "report.html").read_text("utf-8")
 
 
@@ -174,7 +174,7 @@ def test_predict_writes_arrays_rows_and_pictures(run: Path, tmp_path: Path) -> N
     for n in range(3):
         with Image.open(out / "images" / f"{n:04d}.png") as picture:
             shown = np.asarray(picture) / 255.0
-        np.testing.assert_allclose(shown, expected.mean[n, 0].clip(0, 1), atol=0.5 / 255 + 1e-6)
+        np.testing.assert_allclose(shown, expected.mean[n].clip(0, 1), atol=0.5 / 255 + 1e-6)
     with Image.open(out / "sheet.png") as sheet:
         assert sheet.size == (2 * SIZE + 2, 2 * SIZE + 2)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

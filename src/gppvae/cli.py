@@ -221,9 +221,8 @@ def predict(
         check_free(out)
         model = GPPVAE.load(run)
         wanted = read_table(rows, id_columns(model.kernel))
-        names = write_predictions(
-            out, lambda work: model.predict(wanted, n_samples, include_noise, seed, work), rows.read_bytes(), images
-        )
+        ask = lambda work: model.predict(wanted, n_samples, include_noise, seed, work)  # noqa: E731
+        names = write_predictions(out, ask, rows.read_bytes(), images, model.layout_)
         print(f"{len(wanted)} predictions in {out}: {', '.join(names)}")
 
 

@@ -111,7 +111,7 @@ def predictions(model: GPPVAE, digits: RotatedDigits) -> dict[str, np.ndarray]:
     """Answers at the test rows by name of method, each (n, 28, 28); the model's first."""
     images, table, wanted = digits.train.images, digits.train.table, digits.test.table
     return {
-        OURS: model.predict(wanted).mean[:, 0],
+        OURS: model.predict(wanted).mean,
         "copy of the nearest view": copy_nearest_view(images, table, wanted, "digit", "angle", 360.0),
         "mean image": mean_image(images, len(wanted)),
         "mean image of the nearest views": mean_of_nearest_view(images, table, wanted, "angle", 360.0),

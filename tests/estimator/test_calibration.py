@@ -125,7 +125,7 @@ def model() -> GPPVAE:
 
 def covered(truth: np.ndarray, found: Prediction, level: float = 1.6449) -> float:
     assert found.std is not None
-    return float((np.abs(truth[:, None] - found.mean) <= level * found.std).mean())
+    return float((np.abs(truth - found.mean) <= level * found.std).mean())
 
 
 def test_intervals_of_new_samples_cover_what_they_say(model: GPPVAE) -> None:

@@ -33,8 +33,7 @@ def test_encodings_in_files_are_those_in_memory(fitted: tuple, tmp_path: Path) -
     np.testing.assert_array_equal(model.reconstruct(samples), model.reconstruct(samples, out=tmp_path / "again"))
 
 
-@pytest.mark.parametrize("n_samples", [0, 3])
-@pytest.mark.parametrize("include_noise", [False, True])
+@pytest.mark.parametrize(("n_samples", "include_noise"), [(0, False), (3, False), (3, True)])
 def test_predictions_in_files_are_those_in_memory(
     fitted: tuple, n_samples: int, include_noise: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,7 +98,7 @@ def test_training_brings_features_together() -> None:
     for name, given in {"features": Perceptual(eyes(), {"second": 1e4}), "pixels": Gaussian(0.01)}.items():
         model = VAE(**(SETTINGS | {"likelihood": given, "epochs": 60, "lr": 3e-3})).fit(images, progress=False)
         found = model.reconstruct(images).astype(float)
-        pairs = zip(images.astype(float)[:, None], found, strict=True)
+        pairs = zip(images.astype(float)[:, None], found[:, None], strict=True)
         apart[name] = np.mean(
             [np.mean((eyes_features(eyes(), a)["second"] - eyes_features(eyes(), b)["second"]) ** 2) for a, b in pairs]
         )
@@ -225,7 +225,7 @@ def test_the_command_fits_with_vgg_from_a_file(tmp_path: Path, kind: str) -> Non
     score = GPPVAE.load(tmp_path / "run").score(images, table)
     file.unlink()
     alone = GPPVAE.load(tmp_path / "run")
-    assert np.isfinite(score) and alone.predict(table).mean.shape == (12, 1, 8, 8)
+    assert np.isfinite(score) and alone.predict(table).mean.shape == (12, 8, 8)
     with pytest.raises(FileNotFoundError, match="expected VGG19 weights at"):
         alone.score(images, table)
 

@@ -184,12 +184,25 @@ def test_a_step_with_a_nan_gradient_is_skipped_and_counted() -> None:
     assert all(torch.isfinite(parameter).all() for parameter in trainer.model.parameters())
 
 
-def test_bad_steps_that_are_not_in_a_row_do_not_stop_the_run() -> None:
+def test_a_few_bad_steps_that_are_not_in_a_row_do_not_stop_the_run() -> None:
     given = problem()
-    weights = spoil_gradients(given[0], lambda step: step % MAX_BAD_STEPS != 0)
-    trainer = train([Phase("vae", "vae", 10, {"decoder": 1e-2})], given=given)
-    assert len(weights) == 30
-    assert trainer.skipped_steps == 27
+    spoil_gradients(given[0], lambda step: step % 10 == 9)
+    trainer = train([Phase("vae", "vae", 60, {"decoder": 1e-2})], given=given)
+    assert trainer.skipped_steps == 18
+
+
+def test_bad_steps_are_counted_over_a_phase_and_not_only_in_a_row() -> None:
+    given = problem()
+    spoil_gradients(given[0], lambda step: step % MAX_BAD_STEPS != 0)
+    with pytest.raises(TrainingError, match="the gradient was not finite in 11 of 13 steps"):
+        train([Phase("vae", "vae", 10, {"decoder": 1e-2})], given=given)
+
+
+def test_a_short_phase_that_is_mostly_bad_is_not_finished() -> None:
+    given = problem()
+    spoil_gradients(given[0], lambda step: step % 3 != 0)
+    with pytest.raises(TrainingError, match="because 6 of 9 gradients were not finite"):
+        train([Phase("vae", "vae", 3, {"decoder": 1e-2})], given=given)
 
 
 def test_bad_gradients_in_a_row_stop_the_run_and_leave_the_parameters() -> None:

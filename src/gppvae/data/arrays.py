@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -154,6 +155,13 @@ class Samples:
             held[start:stop] = self._convert(self._reader.block(start, stop))
         return held
 
+    def checksum(self) -> int:
+        """Of all samples where they are in memory, else of some that are spread over the data."""
+        if self._tensor is not None:
+            return zlib.crc32(self._tensor.numpy().data)
+        some, _ = self.read(torch.linspace(0, len(self) - 1, min(64, len(self))).long().unique())
+        return zlib.crc32(some.numpy().data)
+
     def read(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Samples at `index` as float32 (B, *shape), and the mask of observed values or None."""
         held = self._tensor
@@ -197,6 +205,15 @@ def to_input_layout(array: Array, layout: str) -> Array:
             raise ValueError(f"expected one channel for the layout 'grey', got shape {shape}; check the layout")
         return array[..., 0, :, :]
     return array.movedim(-3, -1) if isinstance(array, Tensor) else np.moveaxis(array, -3, -1)
+
+
+def from_input_layout(array: Array, layout: str) -> Array:
+    """What `to_input_layout` gave, with channels first again: (..., N, channels, height, width)."""
+    if layout == "grey":
+        return array[..., None, :, :]
+    if layout == "last":
+        return array.movedim(-1, -3) if isinstance(array, Tensor) else np.moveaxis(array, -1, -3)
+    return array
 
 
 def _masked_as_nan(data: np.ma.MaskedArray) -> np.ndarray:

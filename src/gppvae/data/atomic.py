@@ -7,6 +7,7 @@ import errno
 import os
 import platform
 import re
+import shutil
 from pathlib import Path
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -35,8 +36,8 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(target)
-    temporary = target.with_name(f".{target.name}.{_host()}-{os.getpid()}.part")
+    remove_leftovers(target)
+    temporary = part_of(target)
     kept = "the previous file is unchanged" if target.exists() else "no file was left"
     try:
         with open(temporary, "wb") as file:
@@ -47,13 +48,23 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
         kept = "the new file is there, but may not outlast a power failure"
         _flush_folder(target.parent)
     except OSError as error:
-        advice = "free some space and try again" if error.errno in NO_SPACE else "check the folder and try again"
-        reason = error.strerror or str(error)
-        raise WriteError(f"could not write {target}: {reason}; {kept}: {advice}", error.errno, target) from error
+        raise write_error(error, target, kept) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     return target
+
+
+def part_of(target: Path) -> Path:
+    """The temporary name of a file or folder that this process is writing."""
+    return target.with_name(f".{target.name}.{this_host()}-{os.getpid()}.part")
+
+
+def write_error(error: OSError, path: Path, kept: str) -> WriteError:
+    """The error of a failed write as one that says which file it was, what is `kept` and what to do."""
+    advice = "free some space and try again" if error.errno in NO_SPACE else "check the folder and try again"
+    reason = error.strerror or str(error)
+    return WriteError(f"could not write {path}: {reason}; {kept}: {advice}", error.errno, path)
 
 
 def _flush_folder(folder: Path) -> None:
@@ -71,19 +82,22 @@ def _flush_folder(folder: Path) -> None:
             raise
 
 
-def _remove_leftovers(target: Path) -> None:
+def remove_leftovers(target: Path) -> None:
+    """Remove what processes of this machine that have died left under the temporary names of a file or folder."""
     if os.name != "posix":  # elsewhere asking for a process may end it
         return
     # The machine's name keeps one from removing what another one, on a shared disk, is writing.
-    part = re.compile(rf"\.{re.escape(target.name)}\.({re.escape(_host())}-)?([0-9]+)\.part")
+    part = re.compile(rf"\.{re.escape(target.name)}\.({re.escape(this_host())}-)?([0-9]+)\.part")
     for name in os.listdir(target.parent):
         found = part.fullmatch(name)
-        if found and not _is_alive(int(found[2])):
+        if found and not is_alive(int(found[2])):
+            left = target.with_name(name)
             with contextlib.suppress(OSError):
-                target.with_name(name).unlink()
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
-def _is_alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """Whether a process of this machine runs (POSIX)."""
     try:
         os.kill(process, 0)  # signal 0 only asks
     except ProcessLookupError:
@@ -93,5 +107,6 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _host() -> str:
+def this_host() -> str:
+    """Name of this machine, as it may stand in a file name."""
     return re.sub(r"[^A-Za-z0-9.-]", "", platform.node())[:32] or "host"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import abc
 import copy
+import functools
+import hashlib
+import json
+import math
 import os
 import zlib
 from dataclasses import dataclass, fields
@@ -12,24 +16,28 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gppvae.data.arrays import Samples
+from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
+from gppvae.estimator.checks import MAX_BATCH, MAX_SEED, MAX_WIDTH, choice, find_device, instance, number, whole
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.settings import WRITES_PHASES, own_parts, settings_of
 from gppvae.inference.phase import Phase
-from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian, make_likelihood
+from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian, make_likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import NETWORKS, build_networks, check_networks, choose_network
-from gppvae.training.distributed import current_world
+from gppvae.prior.posterior import LatentPosterior
+from gppvae.training.distributed import check_same, current_world
 from gppvae.training.folder import RunFolder
-from gppvae.training.loop import Settings, Trainer, Validate
+from gppvae.training.loop import Settings, Trainer, TrainingError, Validate
 
 Self = TypeVar("Self", bound="Estimator")
 VALIDATIONS = 50  # of the longest phase, when nothing else is asked for
+FEW_ROWS = 8  # at which a model must answer with finite numbers before it is saved
+SCALES = (1e-30, 1e30)
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -61,6 +69,7 @@ class Estimator(abc.ABC):
     def __post_init__(self) -> None:
         # Fitted values are declared here and set by fit() or load(): what is not fitted has none.
         self.shape_: tuple[int, ...]
+        self.layout_: str
         self.model_: GPPriorVAE
         self.resolved_: dict[str, Any]
         self.history_: list[dict[str, Any]]
@@ -102,14 +111,22 @@ class Estimator(abc.ABC):
     # -- checks
 
     def _check_settings(self) -> None:
-        whole("batch_size", self.batch_size, 1)
-        for name, least in (("width", 1), ("patience", 0), ("validate_every", 1)):
+        whole("batch_size", self.batch_size, 1, MAX_BATCH)
+        whole("seed", self.seed, 0, MAX_SEED)
+        for name, least, most in (("width", 1, MAX_WIDTH), ("patience", 0, None), ("validate_every", 1, None)):
             if getattr(self, name) is not None:
-                whole(name, getattr(self, name), least)
-        if self.network not in NETWORKS:
-            raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {self.network!r}")
+                whole(name, getattr(self, name), least, most)
+        choice("network", self.network, NETWORKS)
+        for name in ("encoder", "decoder"):
+            instance(name, getattr(self, name), nn.Module, "a torch.nn.Module")
         if (self.encoder is None) != (self.decoder is None):
             raise ValueError("expected encoder and decoder together, got only one of them; give both or neither")
+        number("pixel_var", self.pixel_var, *PIXEL_VARS, "0.01")
+        if self.scale is not None:
+            number("scale", self.scale, *SCALES, "0.00392 for values up to 255")
+        choice("channels", self.channels, ("first", "last"))
+        choice("missing", self.missing, ("error", "mask"))
+        find_device(self.device)
         self._make_likelihood()
 
     def _make_likelihood(self) -> Likelihood:
@@ -130,16 +147,13 @@ class Estimator(abc.ABC):
         lowest, highest = samples.check(current_world())
         self._make_likelihood().check(lowest, highest, samples.integers)
         samples.keep_in_memory()
+        self.layout_ = samples.layout_in
         return samples
 
     # -- building and running
 
     def _torch_device(self) -> torch.device:
-        if self.device is not None:
-            return torch.device(self.device)
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        return find_device(self.device)
 
     def _gp_device(self) -> torch.device:
         device = self._torch_device()
@@ -171,22 +185,44 @@ class Estimator(abc.ABC):
         checkpoint_seconds: float,
     ) -> Trainer:
         model.autoencoder.likelihood.ready(samples.shape)
+        number("checkpoint_seconds", checkpoint_seconds, 0.0, math.inf, "30")
         model.autoencoder.likelihood.measure(*(x.to(self._torch_device()) for x in samples.moments(current_world())))
         self.resolved_ = self._resolve(model, phases, samples)
         settings = Settings(self.seed, self.patience, self.resolved_["validate_every"], checkpoint_seconds, progress)
         world = current_world()
         data = Epoch(samples, rows, self.batch_size, None, self._torch_device(), world=world)
-        folder = None if folder is None else RunFolder(folder.path, world)
-        trainer = Trainer(model, phases, data, settings, folder, validate)
+        facts = self._data_facts(samples, rows)
+        config = {"given": settings_of(self), "trained": self.resolved_, "own": own_parts(self), "data": facts}
+        check_same(world, _digests(config, samples))
         resume = False
         if folder is not None:
-            facts = self._data_facts(samples, rows)
-            parts = {"given": settings_of(self), "trained": self.resolved_, "own": own_parts(self), "data": facts}
-            resume = folder.prepare(parts)
-        trainer.run(resume)
+            folder.world = world
+            resume = folder.prepare(config)
+        few = torch.linspace(0, len(rows) - 1, min(FEW_ROWS, len(rows))).long().unique()
+        y, mask = samples.read(few)
+        answers = functools.partial(self._answers, model, rows[few.to(rows.device)], y, mask)
+        trainer = Trainer(model, phases, data, settings, folder, validate, answers)
+        self._stopped: TrainingError | None = None
+        try:
+            try:
+                trainer.run(resume)
+            except TrainingError as error:
+                if not trainer.fall_back():
+                    raise
+                self._stopped = error  # `_keep` raises it, once the last good state is saved
+        except BaseException:
+            if folder is not None:
+                folder.release()
+            raise
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps
         self.fit_seconds_ = trainer.seconds()
         return trainer
+
+    def _answers(
+        self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
+    ) -> list[Tensor] | None:
+        """What the model says at a few training rows, given q(B); None when it cannot say anything yet."""
+        return None
 
     def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Samples) -> dict[str, Any]:
         """What is trained: the settings with every open choice filled in, and the phases as they run."""
@@ -210,10 +246,18 @@ class Estimator(abc.ABC):
         }
 
     def _keep(self, folder: RunFolder | None) -> None:
-        """Save a finished fit in its run folder; no process goes on before the file is there."""
+        """Save a finished fit in its run folder; no process goes on before the file is there.
+
+        A fit that was stopped because numbers were not finite is saved as it last was good, and raises here.
+        """
         if folder is not None:
-            self.save(Path(folder.path))
-            current_world().barrier()
+            try:
+                self.save(Path(folder.path))
+                current_world().barrier()
+            finally:
+                folder.release()
+        if self._stopped is not None:
+            raise self._stopped
 
     def _data_facts(self, samples: Samples, rows: Rows) -> dict[str, Any]:
         codes = {
@@ -249,12 +293,21 @@ class Estimator(abc.ABC):
 
     @torch.no_grad()
     def reconstruct(self, samples: Any, out: Folder = None) -> np.ndarray:
-        """Samples through encoder mean and decoder, (N, *shape); with `out` in that folder's mean.npy."""
+        """Samples through encoder mean and decoder, in the shape that they came in.
+
+        Args:
+            out: folder to write them into as mean.npy; they come back as a memory map.
+        """
         autoencoder, epoch = self._autoencoder, self._batches(samples)
-        with Outputs(out, ("mean",), (epoch.n_rows, *self.shape_)) as arrays:
+        layout = epoch.samples.layout_in
+        with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, layout)) as arrays:
             for batch in epoch:
-                arrays.put(mean=autoencoder.reconstruct(batch.y, batch.mask))
+                arrays.put(mean=to_input_layout(autoencoder.reconstruct(batch.y, batch.mask), layout))
         return arrays["mean"]
+
+    def _shape_out(self, n: int, layout: str) -> tuple[int, ...]:
+        """Shape of n samples in a layout."""
+        return n, *to_input_layout(np.empty((0, *self.shape_)), layout).shape[1:]
 
     def _batches(self, samples: Any) -> Epoch:
         data = self._samples(samples)
@@ -262,7 +315,11 @@ class Estimator(abc.ABC):
         return Epoch(data, Rows({}, len(data)), self.batch_size, None, self._torch_device())
 
 
-def whole(name: str, value: Any, least: int) -> None:
-    """Raise ValueError unless `value` is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+def _digests(config: dict[str, Any], samples: Samples) -> dict[str, str]:
+    """What processes that train together must have in common."""
+    texts = {
+        "settings": json.dumps([config["given"], config["trained"]], sort_keys=True, default=str),
+        "table": json.dumps(config["data"]["columns"], sort_keys=True),
+        "samples": json.dumps([config["data"], samples.checksum()], sort_keys=True),
+    }
+    return {name: hashlib.sha256(text.encode(errors="replace")).hexdigest() for name, text in texts.items()}

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gppvae.data.arrays import from_input_layout, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
-from gppvae.data.table import Table
-from gppvae.estimator.base import Estimator, NotFittedError, whole
+from gppvae.data.table import Rows, Table
+from gppvae.estimator.base import Estimator, NotFittedError
+from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, number, shown, whole
 from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
@@ -30,7 +32,7 @@ from gppvae.estimator.saving import (
 from gppvae.estimator.settings import arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
 from gppvae.estimator.validation import known_rows, same_length, squared_errors, validator
 from gppvae.inference import Inference, find_inference
-from gppvae.inference.phase import Budget, Phase
+from gppvae.inference.phase import MAX_RATE, Budget, Phase
 from gppvae.kernels import Kernel
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
@@ -42,6 +44,7 @@ from gppvae.training.folder import RunFolder, read_config
 from gppvae.training.phases import check_phases
 
 CALIBRATION_ROWS = 256
+ALPHAS = (1e-12, 1e6)
 KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
@@ -165,7 +168,10 @@ class GPPVAE(Estimator):
         same_length(data, rows_table)
         picked = np.arange(0, len(data), -(-max(len(data), 1) // CALIBRATION_ROWS))
         y, mask = data.read(torch.from_numpy(picked))
-        self.calibration_ = calibrate(y, mask, self.predict(rows_table.take(picked), n_samples), self._unit())
+        found = self.predict(rows_table.take(picked), n_samples)
+        assert found.std is not None
+        first = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
+        self.calibration_ = calibrate(y, mask, first, self._unit())
 
     def add_objects(self, samples: Any, table: Any, steps: int = 8) -> list[str]:
         """Learn ids that were not in the training set from a few samples of each; predict() then takes them.
@@ -209,12 +215,14 @@ class GPPVAE(Estimator):
     def _checked(self) -> tuple[LatentPrior, list[Phase]]:
         """A fresh prior and the phases of a fit, with every setting checked."""
         self._check_settings()
-        if self.alpha is not None and not 0.0 < self.alpha < 1e6:
-            raise ValueError(f"alpha must be positive and below a million, got {self.alpha}; use for example 0.1")
+        if self.alpha is not None:
+            number("alpha", self.alpha, *ALPHAS, "0.1")
         for name in ("epochs", "warmup_epochs", "gp_epochs"):
-            whole(name, getattr(self, name), 0)
+            whole(name, getattr(self, name), 0, MAX_EPOCHS)
+        for name in ("lr", "prior_lr"):
+            number(name, getattr(self, name), 0.0, MAX_RATE, "0.001")
         if self.latent_dim is not None:
-            whole("latent_dim", self.latent_dim, 1)
+            whole("latent_dim", self.latent_dim, 1, MAX_WIDTH)
         groups = latent_groups(self.kernel, self.latent_dim)
         unexplained = any(kernel is None for kernel, _ in groups)
         phases = self._phases(unexplained)
@@ -224,11 +232,22 @@ class GPPVAE(Estimator):
     def _phases(self, unexplained: bool) -> list[Phase]:
         """The phases as given, or as the inference writes them; those of no epochs are left out."""
         if self.phases is not None:
+            if not isinstance(self.phases, (list, tuple)) or not all(isinstance(p, Phase) for p in self.phases):
+                raise TypeError(f"phases must be a list of Phase, got {shown(self.phases)}; see gppvae.Phase")
             return list(self.phases)
         budget = Budget(
             self.schedule, self.epochs, self.warmup_epochs, self.gp_epochs, self.lr, self.prior_lr, unexplained
         )
         return [phase for phase in find_inference(self.inference).phases(budget) if phase.epochs > 0]
+
+    @torch.no_grad()
+    def _answers(
+        self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
+    ) -> list[Tensor] | None:
+        if weights is None:
+            return None
+        z = latents_at(model, weights, rows)
+        return [*weights.tensors().values(), z.var + z.noise, decode_mean(model, weights, rows)]
 
     def _start_alpha(self, phases: list[Phase]) -> float:
         """The latent noise that was asked for, or the least that the inferences start from."""
@@ -266,29 +285,32 @@ class GPPVAE(Estimator):
     def predict(
         self, table: Any, n_samples: int = 0, include_noise: bool = False, seed: int | None = None, out: Folder = None
     ) -> Prediction:
-        """Predict samples at rows, measured or not.
+        """Predict samples at rows, measured or not, in the shape and order of axes of the training samples.
 
         Args:
             table: rows wanted; ids known from training, numbers of any value.
             n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
-            include_noise: let std be that of a new sample, its own noise and the model's errors included.
+            include_noise: let std be that of a new sample, its own noise and the model's errors included; needs draws.
             seed: of the draws; the estimator's when None.
             out: folder to write mean.npy and std.npy into; they come back as memory maps.
         """
         model, weights = self._fitted
         whole("n_samples", n_samples, 0)
+        if include_noise and n_samples == 0:
+            raise ValueError("include_noise needs draws to give a std, got n_samples=0; use for example n_samples=64")
         rows = model.prior.code(Table(table))
-        shape = (len(rows), *self.shape_)
+        shape = self._shape_out(len(rows), self.layout_)
         if n_samples == 0:
             with Outputs(out, ("mean",), shape) as arrays:
                 for chunk in row_chunks(rows):
-                    arrays.put(mean=decode_mean(model, weights, chunk))
+                    arrays.put(mean=to_input_layout(decode_mean(model, weights, chunk), self.layout_))
             return Prediction(arrays["mean"], None)
         draws, generator, vectors = self._draws(weights, n_samples, seed)
         with Outputs(out, ("mean", "std"), shape) as arrays:
             for chunk in row_chunks(rows):
                 decoded = decode_draws(model, draws, chunk, generator, vectors)
-                arrays.put(**mean_and_std(decoded, include_noise, self.calibration_, self._unit()))
+                found = mean_and_std(decoded, include_noise, self.calibration_, self._unit())
+                arrays.put(**{name: to_input_layout(part, self.layout_) for name, part in found.items()})
         return Prediction(arrays["mean"], arrays["std"])
 
     @torch.no_grad()
@@ -300,7 +322,11 @@ class GPPVAE(Estimator):
         include_noise: bool = False,
         seed: int | None = None,
     ) -> np.ndarray:
-        """Draws of whole functions at rows, (n_samples, N, *shape); with `prior`, as if no data were seen."""
+        """Draws of whole functions at rows; with `prior`, as if no data were seen.
+
+        Returns:
+            (n_samples, N, ...), samples in the shape and order of axes of the training samples.
+        """
         model, weights = self._fitted
         whole("n_samples", n_samples, 1)
         rows = model.prior.code(Table(table))
@@ -315,7 +341,7 @@ class GPPVAE(Estimator):
                 decoded.append((mean + noise if include_noise else mean).cpu())
             parts.append(torch.stack(decoded))
         empty = torch.zeros(n_samples, 0, *self.shape_)
-        return (torch.cat(parts, dim=1) if parts else empty).numpy()
+        return to_input_layout((torch.cat(parts, dim=1) if parts else empty).numpy(), self.layout_)
 
     @torch.no_grad()
     def predict_latent(self, table: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -358,6 +384,7 @@ class GPPVAE(Estimator):
             "trained": self.resolved_,
             "own": own_parts(self),
             "shape": list(self.shape_),
+            "layout": self.layout_,
             "kernel": kernel_extras(model.prior),
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,
@@ -398,7 +425,7 @@ class GPPVAE(Estimator):
         else:
             groups = latent_groups(kernel, given["latent_dim"])
             check_same_kernel(groups, trained["kernel"], path)
-        self.shape_, state = tuple(meta["shape"]), under("model", tensors)
+        self.shape_, self.layout_, state = tuple(meta["shape"]), meta["layout"], under("model", tensors)
         prior = LatentPrior(groups)
         restore_kernels(prior, meta["kernel"], under("prior", state))
         model = GPPriorVAE(self._build_autoencoder(self.shape_, prior.n_latents), prior.to(self._gp_device()))

@@ -17,10 +17,10 @@ LEAST_STD = 1e-6
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted samples.
+    """Predicted samples, in the shape and order of axes in which the training samples came.
 
     Attributes:
-        mean: (N, *shape).  std: per value, or None when no samples were drawn (n_samples=0).
+        mean: (N, ...).  std: per value, or None when no samples were drawn (n_samples=0).
     """
 
     mean: np.ndarray
@@ -42,7 +42,7 @@ def moments(draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool) -> tupl
 
 def mean_and_std(
     draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool, measured: Calibration | None, unit: np.ndarray
-) -> dict[str, Tensor | np.ndarray]:
+) -> dict[str, np.ndarray]:
     """Moments over draws by name; noise comes from measured errors where there are any, else from the likelihood.
 
     Args:
@@ -51,7 +51,7 @@ def mean_and_std(
     mean, var = moments(draws, include_noise and measured is None)
     std = var.sqrt().cpu().numpy()
     total = measured.total_std(std / unit) * unit if include_noise and measured is not None else std
-    return {"mean": mean, "std": total}
+    return {"mean": mean.cpu().numpy(), "std": total}
 
 
 @dataclass(frozen=True)

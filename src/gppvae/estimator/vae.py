@@ -8,19 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from gppvae.data.arrays import to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows
-from gppvae.estimator.base import Estimator, NotFittedError, whole
+from gppvae.estimator.base import Estimator, NotFittedError
+from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, number, whole
 from gppvae.estimator.saving import check_same_likelihood, load_model, load_weights, save_model
 from gppvae.estimator.settings import LATENTS, arguments, ask_again, own_parts, settings_of
 from gppvae.estimator.validation import elbo
 from gppvae.inference import Inference
-from gppvae.inference.phase import Phase
+from gppvae.inference.phase import MAX_RATE, Phase
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import RunFolder
 
@@ -52,8 +55,10 @@ class VAE(Estimator):
     ) -> VAE:
         """Fit to samples; `validation` samples are for the log and early stopping, `out` is a run folder."""
         self._check_settings()
-        whole("epochs", self.epochs, 0)
-        whole("latent_dim", self.latent_dim, 1)
+        whole("epochs", self.epochs, 0, MAX_EPOCHS)
+        whole("latent_dim", self.latent_dim, 1, MAX_WIDTH)
+        number("lr", self.lr, 0.0, MAX_RATE, "0.001")
+        number("average", self.average, 0.0, 1.0, "0.999")
         data = self._training_samples(samples)
         self.shape_ = data.shape
         model = self._build(data.shape)
@@ -73,6 +78,13 @@ class VAE(Estimator):
         self._keep(folder)
         return self
 
+    @torch.no_grad()
+    def _answers(
+        self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
+    ) -> list[Tensor]:
+        device = self._torch_device()
+        return [model.autoencoder.reconstruct(y.to(device), None if mask is None else mask.to(device))]
+
     def _build(self, shape: tuple[int, ...]) -> GPPriorVAE:
         prior = LatentPrior([(None, self.latent_dim)]).to(self._gp_device())
         return GPPriorVAE(self._build_autoencoder(shape, self.latent_dim), prior)
@@ -89,11 +101,12 @@ class VAE(Estimator):
 
     @torch.no_grad()
     def sample(self, n_samples: int = 1, seed: int | None = None) -> np.ndarray:
-        """New samples from the prior, (n_samples, *shape)."""
+        """New samples from the prior, n_samples in the shape of the training samples."""
         whole("n_samples", n_samples, 1)
         generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 2))
         z = torch.randn(n_samples, self.latent_dim, generator=generator)
-        return self._autoencoder.likelihood.mean(self._autoencoder.decode(z)).cpu().numpy()
+        decoded = self._autoencoder.likelihood.mean(self._autoencoder.decode(z))
+        return to_input_layout(decoded.cpu().numpy(), self.layout_)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path`."""
@@ -103,6 +116,7 @@ class VAE(Estimator):
             "trained": self.resolved_,
             "own": own_parts(self),
             "shape": list(self.shape_),
+            "layout": self.layout_,
             "history": self.history_,
         }
         save_model(path, with_prefix("model", self._fitted_model.state_dict()), meta)
@@ -126,7 +140,7 @@ class VAE(Estimator):
             check_same_likelihood(likelihood, trained["likelihood"])
         given_again = {name: value for name, value in own.items() if value is not None}
         self = cls(**(arguments(given) | given_again), device=device)
-        self.shape_ = tuple(meta["shape"])
+        self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
         model = self._build(self.shape_)
         load_weights(model, under("model", tensors), path)
         self.model_, self.history_, self.resolved_ = model, meta["history"], trained

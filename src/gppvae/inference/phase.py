@@ -40,6 +40,9 @@ class Phase:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("lr", "options"):
+            if not isinstance(getattr(self, name), dict):
+                raise TypeError(f"phase {self.name!r} needs a dict for {name}, got {getattr(self, name)!r}")
         unknown = [group for group in self.lr if group not in GROUPS]
         if unknown:
             raise ValueError(f"phase {self.name!r} can train {', '.join(GROUPS)}, got {unknown}; correct its lr")
@@ -54,8 +57,8 @@ class Phase:
             raise ValueError(f"phase {self.name!r} needs whole epochs of at least 0, got {self.epochs!r}")
         for name, most in (("warmup", 1.0), ("average", 1.0), ("weight_decay", math.inf)):
             value = getattr(self, name)
-            if not 0.0 <= value < most:
-                raise ValueError(f"phase {self.name!r} needs {name} of at least 0 and below {most:g}, got {value}")
+            if not (isinstance(value, (int, float)) and 0.0 <= value < most):
+                raise ValueError(f"phase {self.name!r} needs {name} of at least 0 and below {most:g}, got {value!r}")
         if self.decay not in ("constant", "cosine"):
             raise ValueError(f"phase {self.name!r}: decay must be 'constant' or 'cosine', got {self.decay!r}")
 
@@ -102,7 +105,7 @@ class Budget:
     unexplained: bool = False
 
     def __post_init__(self) -> None:
-        if self.schedule not in ("joint", "disjoint"):
+        if not isinstance(self.schedule, str) or self.schedule not in ("joint", "disjoint"):
             raise ValueError(f"schedule must be 'joint' or 'disjoint', got {self.schedule!r}; 'joint' is the default")
 
     def warm_up(self) -> list[Phase]:

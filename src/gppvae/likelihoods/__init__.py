@@ -6,10 +6,11 @@ from typing import Any
 
 from gppvae.likelihoods.perceptual import Perceptual, perceptual_from_file
 from gppvae.likelihoods.scaled import ScaledGaussian
-from gppvae.likelihoods.values import VALUES, Bernoulli, Gaussian, Likelihood, NegativeBinomial, make
+from gppvae.likelihoods.values import PIXEL_VARS, VALUES, Bernoulli, Gaussian, Likelihood, NegativeBinomial, make
 from gppvae.likelihoods.vgg import VGG19
 
 __all__ = [
+    "PIXEL_VARS",
     "VGG19",
     "Bernoulli",
     "Gaussian",

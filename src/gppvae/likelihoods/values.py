@@ -5,12 +5,15 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 Mask = Tensor | None
+PIXEL_VARS = (1e-12, 1e12)  # what float32 can divide squares by
+DISPERSIONS = (1e-6, 1e6)
 
 
 class Likelihood(nn.Module, abc.ABC):
@@ -96,8 +99,7 @@ class Gaussian(Likelihood):
 
     def __init__(self, pixel_var: float = 0.01, learn: bool = False) -> None:
         super().__init__()
-        if not (pixel_var > 0 and math.isfinite(pixel_var)):
-            raise ValueError(f"pixel_var must be positive, got {pixel_var}; use for example 0.01")
+        check_positive("pixel_var", pixel_var, PIXEL_VARS, "0.01")
         self.log_pixel_var = nn.Parameter(torch.tensor(math.log(pixel_var)), requires_grad=learn)
         self.learn = learn
 
@@ -153,8 +155,7 @@ class NegativeBinomial(Likelihood):
 
     def __init__(self, dispersion: float = 1.0) -> None:
         super().__init__()
-        if not (dispersion > 0 and math.isfinite(dispersion)):
-            raise ValueError(f"dispersion must be positive, got {dispersion}; use for example 1.0")
+        check_positive("dispersion", dispersion, DISPERSIONS, "1.0")
         self.log_dispersion = nn.Parameter(torch.tensor(math.log(dispersion)))
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
@@ -191,6 +192,8 @@ def make(config: str | dict[str, Any] | Likelihood, kinds: Mapping[str, type[Lik
     """One of these kinds of likelihood from its name, from `config()` of another, or as given."""
     if isinstance(config, Likelihood):
         return config
+    if not isinstance(config, (str, Mapping)):
+        raise TypeError(f"likelihood must be a name or a Likelihood, got {config!r}; gaussian is the default")
     options = {"name": config} if isinstance(config, str) else dict(config)
     name = str(options.pop("name", None))
     if name not in kinds:
@@ -199,6 +202,13 @@ def make(config: str | dict[str, Any] | Likelihood, kinds: Mapping[str, type[Lik
         return kinds[name](**options)
     except TypeError as error:  # wrong arguments
         raise TypeError(f"the {name} likelihood was given {list(options) or 'no arguments'}: {error}") from None
+
+
+def check_positive(name: str, value: Any, limits: tuple[float, float], example: str) -> None:
+    """Raise ValueError unless `value` is a number within the limits."""
+    low, high = limits
+    if isinstance(value, bool) or not isinstance(value, Real) or not low <= float(value) <= high:
+        raise ValueError(f"{name} must be a number from {low:g} to {high:g}, got {value!r}; use for example {example}")
 
 
 def masked_sum(terms: Tensor, mask: Mask) -> Tensor:

@@ -100,7 +100,7 @@ def test_errors(model: GPPVAE, digits: RotatedDigits) -> dict[str, Any]:
     drawn = model.predict(rows, N_DRAWS, include_noise=True)
     assert drawn.std is not None
     where = varying(digits.train.images)
-    mean, std = drawn.mean[:, 0], drawn.std[:, 0]
+    mean, std = drawn.mean, drawn.std
     return {
         "mse": float(decoded.mean()),
         "mse_standard_error": float(decoded.std(ddof=1) / np.sqrt(len(decoded))),

@@ -177,7 +177,7 @@ class Fits:
 
     def _measures(self, model: GPPVAE, asked: ImageSet) -> dict[str, float]:
         """MSE of pixels and of features; gradient energy and Laplacian variance as shares of the true images'."""
-        truth, found = asked.images, model.predict(asked.table).mean[:, 0]
+        truth, found = asked.images, model.predict(asked.table).mean
         features = FrozenFeatures(self.classifier, self.recipe.layers)
         pairs = zip(*(features(torch.from_numpy(images).unsqueeze(1)) for images in (truth, found)), strict=True)
         return {

@@ -69,9 +69,12 @@ def check_images(images: ArrayLike, leading: int, name: str) -> NDArray[Any]:
 
 
 def to_uint8(images: ArrayLike, vmin: float | None = None, vmax: float | None = None) -> NDArray[np.uint8]:
-    """Map vmin..vmax (integers by default 0..255, others 0..1) to 0..255, clipping outside; NaN becomes 0."""
+    """Map vmin..vmax to 0..255, clipping outside; NaN becomes 0.
+
+    By default 0 to the white of the type: 65535 for 16 bits, 255 for other integers, 1 for floats.
+    """
     array = np.asarray(images)
-    default = 255.0 if array.dtype.kind in "iu" else 1.0
+    default = 65535.0 if array.dtype == np.uint16 else 255.0 if array.dtype.kind in "iu" else 1.0
     low, high = 0.0 if vmin is None else vmin, default if vmax is None else vmax
     if not high > low:
         raise ValueError(f"vmax must be greater than vmin, got vmin={low} and vmax={high}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gppvae.data.arrays import from_input_layout
 from gppvae.estimator import Prediction
 from gppvae.report.figures import to_uint8
 from gppvae.report.images import contact_sheet, is_image, png_bytes, shade_range, to_pictures
@@ -27,7 +28,11 @@ def check_free(folder: str | os.PathLike[str]) -> Path:
 
 
 def write_predictions(
-    folder: str | os.PathLike[str], predict: Callable[[Path], Prediction], rows_csv: bytes, images: bool = True
+    folder: str | os.PathLike[str],
+    predict: Callable[[Path], Prediction],
+    rows_csv: bytes,
+    images: bool = True,
+    layout: str = "first",
 ) -> list[str]:
     """Write mean.npy, std.npy (when drawn), rows.csv and, for images, a PNG per row and one contact sheet.
 
@@ -36,6 +41,7 @@ def write_predictions(
         predict: writes mean.npy and std.npy into the folder it is given and returns them, as GPPVAE.predict does; they
             may be larger than memory.
         rows_csv: the table of rows, copied as it is.  images: whether to draw pictures.
+        layout: of the predictions (GPPVAE.layout_).
 
     Returns:
         Names of what is in the folder now.
@@ -46,7 +52,7 @@ def write_predictions(
     work.mkdir(parents=True)
     try:
         (work / "rows.csv").write_bytes(rows_csv)
-        mean = predict(work).mean
+        mean = from_input_layout(predict(work).mean, layout)
         if images and is_image(mean.shape[1:]) and len(mean):
             _draw(work, mean)
         if target.exists():

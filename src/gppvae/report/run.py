@@ -13,9 +13,9 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from gppvae.data.arrays import Samples
+from gppvae.data.arrays import Samples, from_input_layout
 from gppvae.data.table import Table
-from gppvae.estimator import GPPVAE
+from gppvae.estimator import GPPVAE, Prediction
 from gppvae.kernels import FreeForm, IdLeaf, InducingLeaf, Leaf, Learned
 from gppvae.report import figures
 from gppvae.report.describe import (
@@ -114,14 +114,13 @@ class RunReport:
         turn = find_turn(self.model, self.test) if self.images else None
         if turn is None:
             return
-        prediction = self.model.predict(turn.rows(), n_samples=DRAWS)
-        assert prediction.std is not None
+        mean, std = channels_first(self.model, self.model.predict(turn.rows(), n_samples=DRAWS))
         size = (len(turn.objects), len(turn.views), *self.model.shape_)
         frames, held = measured(self.model, turn, self.train, self.test)
-        low, high = shade_range(np.concatenate([prediction.mean.ravel(), frames[np.isfinite(frames)]]))
-        spreads = prediction.std.reshape(size).mean(axis=2)
+        low, high = shade_range(np.concatenate([mean.ravel(), frames[np.isfinite(frames)]]))
+        spreads = std.reshape(size).mean(axis=2)
         panels: dict[str, Any] = {"measured": Panel(to_pictures(frames), low, high)} if self.train or self.test else {}
-        panels["predicted"] = Panel(to_pictures(prediction.mean.reshape(size)), low, high)
+        panels["predicted"] = Panel(to_pictures(mean.reshape(size)), low, high)
         panels["uncertainty"] = Panel(spreads, 0.0, float(spreads.max()) or 1.0, "magma")
         self.page.section(
             "Every view of every object",
@@ -180,8 +179,7 @@ class RunReport:
         self, part: Part, index: np.ndarray, include_noise: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         prediction = self.model.predict(Table(part[1]).take(index), n_samples=DRAWS, include_noise=include_noise)
-        assert prediction.std is not None
-        return self._read(part, index), prediction.mean, prediction.std
+        return self._read(part, index), *channels_first(self.model, prediction)
 
     def _as_samples(self, array: np.ndarray) -> np.ndarray:
         return np.asarray(array).reshape(len(array), *self.model.shape_)
@@ -189,7 +187,7 @@ class RunReport:
     def _scores(self) -> dict[str, float]:
         assert self.test is not None
         truth = self._read(self.test, self.rows)
-        guess = self.model.predict(Table(self.test[1]).take(self.rows)).mean
+        guess = from_input_layout(self.model.predict(Table(self.test[1]).take(self.rows)).mean, self.model.layout_)
         scores = {"GPPVAE": float(np.nanmean(np.square(truth - guess)))}
         if self.train is not None:
             mean = np.nanmean(self._read(self.train, spread(len(Table(self.train[1])), MAX_SCORED)), axis=0)
@@ -228,6 +226,12 @@ class RunReport:
             values = torch.from_numpy(numbers).to(device)
         with torch.no_grad():
             return leaf.covariance(values, values).cpu().numpy(), labels
+
+
+def channels_first(model: GPPVAE, drawn: Prediction) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and std of a prediction from draws, (n, *model.shape_) each, whatever the user's order of axes is."""
+    assert drawn.std is not None
+    return from_input_layout(drawn.mean, model.layout_), from_input_layout(drawn.std, model.layout_)
 
 
 def _has_covariance(leaf: Leaf) -> bool:

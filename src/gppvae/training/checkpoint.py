@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
@@ -15,6 +18,7 @@ from gppvae.data.atomic import write_bytes
 from gppvae.data.digest import digest
 
 FORMAT = "gppvae-2"
+ADVICE = "restore it from a copy or fit again"
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -38,7 +42,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = load_safetensors(content)
         size = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + size]).get("__metadata__", {})
-    except (SafetensorError, ValueError, UnicodeDecodeError):
+    except (SafetensorError, ValueError, UnicodeDecodeError, RecursionError):
         raise ValueError(f"{path} is cut short or not a gppvae file; restore it from a copy or fit again") from None
     if header.get("format") != FORMAT:
         raise ValueError(
@@ -48,7 +52,43 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     text = header.get("meta", "")
     if header.get("sha256") != digest(tensors, text):
         raise ValueError(f"{path} is damaged (its checksum does not match); restore it from a copy or fit again")
-    return tensors, json.loads(text)
+    return tensors, read_object(text, path)
+
+
+def read_object(text: str | bytes, path: Path) -> dict[str, Any]:
+    """A JSON object; anything else, and an absurdly deep one, is one ValueError."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(f"expected JSON in {path}, got something else; {ADVICE}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"expected a JSON object in {path}, got {type(found).__name__}; {ADVICE}")
+    return found
+
+
+@contextlib.contextmanager
+def checked_content(path: Path) -> Iterator[None]:
+    """Whatever goes wrong inside is the fault of a file's content, and becomes one ValueError that names the file.
+
+    Code that reads a file may then take its content as it should be: a key that is missing, a number where a list
+    should be and a tensor of another shape all end here. Checks are needed only for what would go unnoticed.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"{path} does not hold what this version of gppvae writes ({reason or type(error).__name__}); {ADVICE}"
+        ) from None
+
+
+def check_finite(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Raise ValueError at NaN or infinity, unless `own`, the tensors of a fresh model, has it there (open bounds)."""
+    for name, value in tensors.items():
+        if not value.isfinite().all() and not (name in own and torch.equal(value, own[name].to(value.device))):
+            raise ValueError(f"{name} is not finite")
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

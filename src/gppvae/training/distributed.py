@@ -6,7 +6,7 @@ import atexit
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 import torch
@@ -18,6 +18,7 @@ from gppvae.data.world import ALONE, World
 
 POLL_SECONDS = 0.02
 LEAVE_SECONDS = 0.2
+SENTENCE_BYTES = 2000
 
 
 class ProcessGroup(World):
@@ -115,6 +116,48 @@ def _agree(store: dist.Store, rank: int, size: int) -> str:
         time.sleep(POLL_SECONDS)
         missing = {other for other in missing if not store.check([f"gppvae/{name}/{other}"])}
     return name
+
+
+def on_first(world: World, ask: Callable[[], bool]) -> bool:
+    """What `ask` returns in the first process, in all; what it raises there is raised in all."""
+    answer, sentence = torch.zeros(2, dtype=torch.int64), torch.zeros(SENTENCE_BYTES, dtype=torch.int64)
+    failed: Exception | None = None
+    if world.first:
+        try:
+            answer[1] = int(ask())
+        except (ValueError, OSError) as error:
+            failed = error
+            answer[0] = 1 if isinstance(error, ValueError) else 2
+            text = str(error).encode(errors="replace")[:SENTENCE_BYTES]
+            sentence[: len(text)] = torch.tensor(list(text))
+    world.sum_([answer, sentence])
+    if failed is not None:
+        raise failed
+    if answer[0]:
+        words = bytes(sentence[sentence > 0].tolist()).decode(errors="replace")
+        raise ValueError(words) if answer[0] == 1 else OSError(words)
+    return bool(answer[1])
+
+
+def check_same(world: World, digests: Mapping[str, str]) -> None:
+    """Raise ValueError in all processes unless all have the same digests.
+
+    Args:
+        digests: SHA-256 in hexadecimal digits, by the name of what they are of; the same names in all processes.
+    """
+    # Half of each digest, as eight numbers that a sum over processes, all but one of them zero, leaves as they are.
+    own = [[int(value[place : place + 4], 16) for place in range(0, 32, 4)] for value in digests.values()]
+    found = torch.zeros(len(own), world.size, 8, dtype=torch.int64)
+    found[:, world.rank] = torch.tensor(own)
+    world.sum_([found])
+    for name, numbers in zip(digests, found, strict=True):
+        others = [rank for rank in range(world.size) if not torch.equal(numbers[rank], numbers[0])]
+        if others:
+            which = ", ".join(map(str, others))
+            raise ValueError(
+                f"expected the same {name} in all {world.size} processes, got others in process {which} than in "
+                "process 0; start all of them with the same command, files and versions"
+            )
 
 
 def restarted() -> bool:

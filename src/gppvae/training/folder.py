@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -11,13 +12,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from gppvae.data.atomic import write_bytes
+from gppvae.data.atomic import write_bytes, write_error
 from gppvae.data.world import ALONE, World
-from gppvae.training.checkpoint import read_tensors, write_json, write_tensors
-from gppvae.training.distributed import restarted
+from gppvae.training.checkpoint import read_object, read_tensors, write_json, write_tensors
+from gppvae.training.distributed import on_first, restarted
+from gppvae.training.lock import FolderLock
 
 CONFIG, METRICS, CHECKPOINT, MODEL = (
     "config.json",
@@ -29,6 +30,8 @@ CONFIG, METRICS, CHECKPOINT, MODEL = (
 # Of a configuration: arguments as given, what is trained, classes of the user's own, checksums of the data.
 SECTIONS = {"given", "trained", "own", "data"}
 
+log = logging.getLogger("gppvae")
+
 
 class RunFolder:
     """config.json, metrics.jsonl, checkpoint.safetensors and, when done, model.safetensors.
@@ -39,6 +42,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str], world: World = ALONE) -> None:
         self.path, self.world = Path(path), world
+        self._lock = FolderLock(self.path)
 
     def check_unfinished(self) -> None:
         """Raise ValueError when the folder holds a finished run.
@@ -62,15 +66,17 @@ class RunFolder:
     def prepare(self, config: dict[str, Any]) -> bool:
         """Make the folder for this configuration; True when it holds an unfinished run to continue.
 
+        Nobody else can write a run into it until `release`, or until this process ends.
+
         Raises:
-            ValueError: it holds a finished run, or an unfinished one with other settings.
+            ValueError: it holds a finished run, an unfinished one with other settings, or one that is under way.
             OSError: it cannot be written.
         """
-        answer = torch.zeros(1)
-        if self.world.first:
-            answer += self._prepare(config)
-        self.world.sum_([answer])
-        return bool(answer)
+        return on_first(self.world, lambda: self._prepare(config))
+
+    def release(self) -> None:
+        """Let others write into the folder."""
+        self._lock.release()
 
     def _prepare(self, config: dict[str, Any]) -> bool:
         try:
@@ -82,12 +88,17 @@ class RunFolder:
             raise OSError(
                 f"expected a folder that can be written at {self.path}, got {error.strerror}; choose another one"
             ) from None
-        existing = self.path / CONFIG
-        self.check_unfinished()
-        if existing.exists():
-            self._check_same(read_config(self.path), config)
-        else:
-            write_json(existing, {"settings": config, "about": provenance()})
+        self._lock.acquire(patience=10.0 if restarted() else 0.0)
+        try:
+            existing = self.path / CONFIG
+            self.check_unfinished()
+            if existing.exists():
+                self._check_same(read_config(self.path), config)
+            else:
+                write_json(existing, {"settings": config, "about": provenance()})
+        except BaseException:
+            self._lock.release()
+            raise
         return (self.path / CHECKPOINT).exists()
 
     def _check_same(self, existing: dict[str, Any], config: dict[str, Any]) -> None:
@@ -109,17 +120,33 @@ class RunFolder:
         return read_tensors(self.path / CHECKPOINT)
 
     def keep_metrics(self, count: int) -> list[dict[str, Any]]:
-        """The first `count` rows of the log; later ones, written after the checkpoint, are dropped."""
+        """The first `count` rows of the log; later ones, written after the checkpoint, are dropped.
+
+        Rows are not flushed to disk one by one, so a power failure may have taken the last ones.
+        """
         path = self.path / METRICS
-        lines = path.read_text().splitlines()[:count] if path.exists() else []
+        lines = path.read_bytes().splitlines()[:count] if path.exists() else []
+        rows: list[dict[str, Any]] = []
+        for line in lines:
+            try:
+                rows.append(read_object(line, path))
+            except ValueError:
+                break
         if self.world.first:
-            write_bytes(path, "".join(line + "\n" for line in lines).encode())
-        return [json.loads(line) for line in lines]
+            if len(rows) < count:
+                log.warning("%s has lost %d of %d rows; training continues", path, count - len(rows), count)
+            write_bytes(path, b"".join(line + b"\n" for line in lines[: len(rows)]))
+        return rows
 
     def add_metrics(self, row: dict[str, Any]) -> None:
-        if self.world.first:
-            with open(self.path / METRICS, "a") as file:
-                file.write(json.dumps(row) + "\n")
+        if not self.world.first:
+            return
+        path = self.path / METRICS
+        try:
+            with open(path, "ab") as file:
+                file.write((json.dumps(row) + "\n").encode())
+        except OSError as error:
+            raise write_error(error, path, "the checkpoint is as it was") from error
 
     def finished(self) -> bool:
         return (self.path / MODEL).exists()
@@ -130,13 +157,12 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(folder) / CONFIG
     if not path.exists():
         raise FileNotFoundError(f"expected a run folder at {folder}, found no {CONFIG} in it; check the name")
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except ValueError:
-        raise ValueError(f"{path} is damaged; restore it from a copy or start again in another folder") from None
-    settings = content.get("settings") if isinstance(content, dict) else None
+    content = read_object(path.read_bytes(), path)
+    settings = content.get("settings")
     if not isinstance(settings, dict) or not settings.keys() >= SECTIONS:
         raise ValueError(f"{path} was written by another version of gppvae; start again in another folder")
+    if not all(isinstance(section, dict) for section in settings.values()):
+        raise ValueError(f"{path} is damaged (a section of its settings is no object); start again in another folder")
     return content
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,13 +19,18 @@ from gppvae.inference.phase import Phase
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.average import RunningAverage
-from gppvae.training.checkpoint import under, with_prefix
-from gppvae.training.folder import RunFolder
+from gppvae.training.checkpoint import check_finite, checked_content, under, with_prefix
+from gppvae.training.folder import CHECKPOINT, RunFolder
 from gppvae.training.phases import make_inference, optimizer_groups, parameter_groups
 from gppvae.training.progress import Progress
 
-MAX_BAD_STEPS = 10
+MAX_BAD_STEPS = 10  # in a row; a phase may have as many anywhere
+MAX_BAD_SHARE = 0.1  # of the steps of a phase, where these are more
 Validate = Callable[[Inference, Epoch], dict[str, float]]
+# Predictions at a few training rows, given q(B); None where the model cannot predict yet.
+Answers = Callable[[LatentPosterior | None], Iterable[Tensor] | None]
+
+log = logging.getLogger("gppvae")
 
 
 class TrainingError(RuntimeError):
@@ -54,6 +61,7 @@ class Trainer:
         model: the model.  phases: what to do.  data: all training rows, in their own order.
         settings: see Settings.  folder: where to leave checkpoints and metrics, or None.
         validate: called with the current inference; the first value it returns is the one to lower.
+        answers: what the model says at a few training rows; a phase whose answers are not finite is not finished.
     """
 
     def __init__(
@@ -64,9 +72,10 @@ class Trainer:
         settings: Settings,
         folder: RunFolder | None = None,
         validate: Validate | None = None,
+        answers: Answers | None = None,
     ) -> None:
         self.model, self.phases, self.data, self.settings = model, phases, data, settings
-        self.folder, self.validate = folder, validate
+        self.folder, self.validate, self.answers = folder, validate, answers
         self.world = data.world
         self.history: list[dict[str, Any]] = []
         self.weights: LatentPosterior | None = None
@@ -74,24 +83,46 @@ class Trainer:
         self._seconds_before = 0.0
         self._started = time.monotonic()
         self._saved = time.monotonic()
+        self._last: tuple[dict[str, Tensor], dict[str, Any]] | None = None  # since the checkpoint that was written
+        self._phase: PhaseRun
+        self._before: tuple[dict[str, Tensor], LatentPosterior | None]
 
     def run(self, resume: bool = False) -> None:
-        """Train to the end; with `resume`, from the folder's checkpoint."""
-        tensors, meta = self.folder.load_checkpoint() if resume and self.folder else ({}, {})
-        first = int(meta.get("phase", 0))
-        if resume and self.folder:
-            self.history = self.folder.keep_metrics(int(meta["metrics"]))
-            self._seconds_before, self.skipped_steps = float(meta["seconds"]), int(meta["skipped"])
-            self.model.load_state_dict(under("model", tensors))
-            carried = under("carried", tensors)
-            self.weights = LatentPosterior.from_tensors(carried) if carried else None
-        elif self.folder:
+        """Train to the end; with `resume`, from the folder's checkpoint.
+
+        Whatever ends the training early (Ctrl-C too), the state after the last whole epoch is written first.
+        """
+        tensors, meta = self._resumed() if resume and self.folder else ({}, {})
+        if self.folder and not resume:
             self.folder.keep_metrics(0)
+        first = int(meta.get("phase", 0))
         bars = [(p.name, p.epochs, self.data.n_batches * p.kind.sweeps) for p in self.phases]
         with Progress(bars, self.settings.progress and self.world.first) as progress:
             for number in range(first, len(self.phases)):
-                state = (tensors, meta) if number == first and tensors else None
-                PhaseRun(self, number, progress).run(state)
+                self._before = self._state_dict(), self.weights
+                self._phase = PhaseRun(self, number, progress)
+                try:
+                    self._phase.run((tensors, meta) if number == first and tensors else None)
+                except BaseException:
+                    with contextlib.suppress(OSError):  # what ended the training is the better message
+                        self._write(self._last)
+                    raise
+        if self.skipped_steps and self.world.first:
+            log.warning("%d steps were left out because a gradient was not finite", self.skipped_steps)
+
+    def _resumed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        assert self.folder is not None
+        tensors, meta = self.folder.load_checkpoint()
+        with checked_content(self.folder.path / CHECKPOINT):
+            _check_numbers(meta, len(self.phases))
+            own = self.model.state_dict()
+            check_finite(tensors, with_prefix("model", own) | with_prefix("best.model", own))
+            self.history = self.folder.keep_metrics(meta["metrics"])
+            self._seconds_before, self.skipped_steps = float(meta["seconds"]), meta["skipped"]
+            self.model.load_state_dict(under("model", tensors))
+            carried = under("carried", tensors)
+            self.weights = LatentPosterior.from_tensors(carried) if carried else None
+        return tensors, meta
 
     def seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._started
@@ -101,17 +132,59 @@ class Trainer:
         if self.folder:
             self.folder.add_metrics(row)
 
-    def checkpoint(self, phase: int, epoch: int, state: dict[str, Tensor], best: float, stale: int, due: bool) -> None:
-        """Save when due, or when enough time has passed."""
-        waited = time.monotonic() - self._saved >= self.settings.checkpoint_seconds
-        if not self.folder or not (due or waited):
+    def checkpoint(self, state: dict[str, Tensor], meta: dict[str, Any], due: bool) -> None:
+        """Keep this state as the last good one, and write it when due or when enough time has passed.
+
+        Args:
+            state: of the phase, beside the model's.  meta: phase and epoch to continue at, and what else the phase
+                needs for it.
+        """
+        if not self.folder:
             return
-        tensors = with_prefix("model", self.model.state_dict()) | state
+        tensors = with_prefix("model", self._state_dict()) | {name: value.clone() for name, value in state.items()}
         if self.weights is not None:
             tensors |= with_prefix("carried", self.weights.tensors())
-        meta = {"phase": phase, "epoch": epoch, "best": best, "stale": stale, "metrics": len(self.history)}
-        self.folder.save_checkpoint(tensors, meta | {"seconds": self.seconds(), "skipped": self.skipped_steps})
-        self._saved = time.monotonic()
+        counts = {"metrics": len(self.history), "seconds": self.seconds(), "skipped": self.skipped_steps}
+        self._last = tensors, meta | counts
+        if due or time.monotonic() - self._saved >= self.settings.checkpoint_seconds:
+            self._write(self._last)
+
+    def _write(self, kept: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
+        if self.folder and kept:
+            self.folder.save_checkpoint(*kept)
+            self._saved, self._last = time.monotonic(), None
+
+    def _state_dict(self) -> dict[str, Tensor]:
+        """The model's tensors as they are now; those that are not trained are not copied."""
+        fixed = {p.data_ptr() for p in self.model.parameters() if not p.requires_grad}
+        state = self.model.state_dict()
+        return {name: value if value.data_ptr() in fixed else value.clone() for name, value in state.items()}
+
+    # -- states that are no good
+
+    def answers_are_finite(self, weights: LatentPosterior | None) -> bool | None:
+        """Whether the model's answers at a few training rows are finite; None when it cannot answer yet."""
+        found = None if self.answers is None else self.answers(weights)
+        return None if found is None else all(bool(answer.isfinite().all()) for answer in found)
+
+    def fall_back(self) -> bool:
+        """After a TrainingError: put the last state in place whose answers are finite. False if there is none."""
+        with torch.no_grad():
+            return any(self._try(restore) for restore in (self._phase.take_last_good, self._take_before))
+
+    def _try(self, restore: Callable[[], LatentPosterior | None]) -> bool:
+        try:
+            weights = restore()
+            good = self.answers_are_finite(weights)
+        except (torch.linalg.LinAlgError, TrainingError):
+            return False
+        self.weights = weights if good else self.weights
+        return bool(good)
+
+    def _take_before(self) -> LatentPosterior | None:
+        state, weights = self._before
+        self.model.load_state_dict(state)
+        return weights
 
 
 class PhaseRun:
@@ -136,8 +209,16 @@ class PhaseRun:
         self.best, self.stale = math.inf, 0
         self.best_state: dict[str, Tensor] = {}
         self.bad_in_a_row = 0
+        self.steps, self.bad_steps = 0, 0
+        self.last_good: tuple[list[Tensor], dict[str, Tensor]] | None = None
 
     def run(self, saved: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
+        try:
+            self._run(saved)
+        except torch.linalg.LinAlgError as error:
+            raise TrainingError(self._stop_message(f"a Cholesky factor failed ({error})")) from None
+
+    def _run(self, saved: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
         trainer, phase = self.trainer, self.phase
         first = self._load(*saved) if saved else 0
         # All start from the same numbers even where machines draw or restore them differently.
@@ -149,23 +230,46 @@ class PhaseRun:
             seed = derive_seed(trainer.settings.seed, self.number, done)
             self._epoch(replace(trainer.data, seed=seed, tick=self.progress.tick), done)
             done += 1
-            trainer.checkpoint(self.number, done, self._state(), self.best, self.stale, due=False)
+            self._remember(done)
+            meta = {"phase": self.number, "epoch": done, "best": self.best, "stale": self.stale}
+            trainer.checkpoint(self._state(), meta | {"steps": self.steps, "bad_steps": self.bad_steps}, due=False)
         self._finish()
+
+    def _remember(self, done: int) -> None:
+        """Keep what was learned so far, if it is finite; a finite gradient may still lead to an infinite step."""
+        learned = [*self._parameter_values(), *self.parameters, *self.inference.state_dict().values()]
+        if not all(bool(value.isfinite().all()) for value in learned):
+            raise TrainingError(self._stop_message(f"a parameter was not finite after epoch {done}"))
+        state = {name: value.clone() for name, value in self.inference.state_dict().items()}
+        self.last_good = [value.clone() for value in self._parameter_values()], state
+
+    def _parameter_values(self) -> list[Tensor]:
+        return self.average.values if self.average else [parameter.detach() for parameter in self.parameters]
+
+    def take_last_good(self) -> LatentPosterior | None:
+        """Put back what the last good epoch of this phase had learned; q(B) that goes with it."""
+        if self.last_good is None:
+            raise TrainingError("no epoch of this phase was good")
+        parameters, state = self.last_good
+        for name, value in state.items():
+            _assign(self.inference, name, value)
+        for parameter, value in zip(self.parameters, parameters, strict=True):
+            parameter.copy_(value)
+        self._train_all_again()
+        weights = self.inference.weights(replace(self.trainer.data, seed=None))
+        return weights if weights is not None else self.trainer.weights
 
     def _epoch(self, epoch: Epoch, done: int) -> None:
         """Step through one epoch and log its mean terms per sample."""
         sums: dict[str, Tensor] = {}
         seen = 0
         self.trainer.model.train()  # for layers such as dropout; everywhere else the model is in evaluation mode
-        try:
-            for terms in self.inference.steps(epoch):
-                progress = (done + seen / epoch.n_rows) / self.phase.epochs
-                values = self._step(terms, progress)
-                seen += terms.n
-                for name, value in values.items():
-                    sums[name] = sums[name] + value if name in sums else value
-        except torch.linalg.LinAlgError as error:
-            raise TrainingError(self._stop_message(f"a Cholesky factor failed ({error})")) from None
+        for terms in self.inference.steps(epoch):
+            progress = (done + seen / epoch.n_rows) / self.phase.epochs
+            values = self._step(terms, progress)
+            seen += terms.n
+            for name, value in values.items():
+                sums[name] = sums[name] + value if name in sums else value
         self.trainer.model.eval()
         row = {"phase": self.phase.name, "epoch": done + 1, "seconds": round(self.trainer.seconds(), 3)}
         logged = {name: float(value) / max(seen, 1) for name, value in sums.items()}
@@ -198,6 +302,7 @@ class PhaseRun:
         self.trainer.world.sum_([*gradients, *values.values()])
         # The sum of a tensor is finite only if all its entries are: one number to look at per tensor.
         sums = [gradient.sum() for gradient in gradients]
+        self.steps += 1
         if all(math.isfinite(float(value)) for value in (*values.values(), *sums)):
             self.optimizer.step()
             self.bad_in_a_row = 0
@@ -212,14 +317,19 @@ class PhaseRun:
 
     def _count_bad(self, values: dict[str, Tensor]) -> None:
         self.trainer.skipped_steps += 1
+        self.bad_steps += 1
         self.bad_in_a_row += 1
+        bad = [name for name, value in values.items() if not torch.isfinite(value)]
+        what = f"{', '.join(bad)} was not finite" if bad else "the gradient was not finite"
         if self.bad_in_a_row >= MAX_BAD_STEPS:
-            bad = [name for name, value in values.items() if not torch.isfinite(value)]
-            what = f"{', '.join(bad)} was not finite" if bad else "the gradient was not finite"
             raise TrainingError(self._stop_message(f"{what} in {MAX_BAD_STEPS} steps in a row"))
+        if self.bad_steps > max(MAX_BAD_STEPS, MAX_BAD_SHARE * self.steps):
+            raise TrainingError(self._stop_message(f"{what} in {self.bad_steps} of {self.steps} steps"))
 
     def _stop_message(self, what: str) -> str:
-        where = f"the last good state is in {self.trainer.folder.path}" if self.trainer.folder else "no state was saved"
+        folder = self.trainer.folder
+        kept = folder is not None and (self.last_good or (folder.path / CHECKPOINT).exists())
+        where = f"the last good state is in {folder.path}" if folder and kept else "no state was saved"
         return (
             f"training stopped in phase {self.phase.name!r} because {what}; {where}; "
             "try a lower learning rate or a larger pixel_var"
@@ -247,16 +357,25 @@ class PhaseRun:
 
     def _finish(self) -> None:
         """Load the averaged or best parameters, condition q(B), and save."""
+        if self.bad_steps > self.steps // 2:
+            raise TrainingError(self._stop_message(f"{self.bad_steps} of {self.steps} gradients were not finite"))
         if self.average:
             self.average.swap()
         if self.best_state:
             self.trainer.model.load_state_dict(under("model", self.best_state))
             self.inference.load_state_dict(under("inference", self.best_state))
         weights = self.inference.weights(replace(self.trainer.data, seed=None))
-        self.trainer.weights = weights if weights is not None else self.trainer.weights
+        weights = weights if weights is not None else self.trainer.weights
+        if self.trainer.answers_are_finite(weights) is False:
+            raise TrainingError(self._stop_message("predictions at training rows were not finite at its end"))
+        self.trainer.weights = weights
+        self._train_all_again()
+        meta = {"phase": self.number + 1, "epoch": 0, "best": math.inf, "stale": 0, "steps": 0, "bad_steps": 0}
+        self.trainer.checkpoint({}, meta, due=True)
+
+    def _train_all_again(self) -> None:
         for parameter in self.restore_grad:
             parameter.requires_grad_(True)
-        self.trainer.checkpoint(self.number + 1, 0, {}, math.inf, 0, due=True)
 
     def _learned(self) -> dict[str, Tensor]:
         model, inference = self.trainer.model.state_dict(), self.inference.state_dict()
@@ -272,24 +391,32 @@ class PhaseRun:
 
     def _load(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> int:
         """Put back what a checkpoint holds of this phase; the number of epochs already done."""
-        if int(meta["epoch"]) == 0:
+        assert self.trainer.folder is not None
+        if meta["epoch"] == 0:
             return 0
-        for name, value in under("inference", tensors).items():
-            _assign(self.inference, name, value)
+        with checked_content(self.trainer.folder.path / CHECKPOINT):
+            for name, value in under("inference", tensors).items():
+                _assign(self.inference, name, value)
+            self._load_optimizer(under("optimizer", tensors))
+            if self.average:
+                self.average.load(under("average", tensors))
+            self.best_state = under("best", tensors)
+            self.best, self.stale = float(meta["best"]), meta["stale"]
+            self.steps, self.bad_steps = meta["steps"], meta["bad_steps"]
+        return int(meta["epoch"])
+
+    def _load_optimizer(self, tensors: dict[str, Tensor]) -> None:
         entries: dict[int, dict[str, Tensor]] = {}
-        for name, value in under("optimizer", tensors).items():
+        for name, value in tensors.items():
             number, key = name.split(".", 1)
             entries.setdefault(int(number), {})[key] = value
         self.optimizer.load_state_dict({"state": entries, "param_groups": self.optimizer.state_dict()["param_groups"]})
         for parameter, state in self.optimizer.state.items():
             for name in state.keys() - {"step"}:
+                if state[name].shape != parameter.shape:
+                    raise ValueError(f"{name} of the optimiser has shape {tuple(state[name].shape)}")
                 # The fused step goes through memory in order: moments must lie in it as their parameter does.
                 state[name] = torch.empty_like(parameter).copy_(state[name])
-        if self.average:
-            self.average.load(under("average", tensors))
-        self.best_state = under("best", tensors)
-        self.best, self.stale = float(meta["best"]), int(meta["stale"])
-        return int(meta["epoch"])
 
 
 def _assign(module: nn.Module, name: str, value: Tensor) -> None:
@@ -298,7 +425,21 @@ def _assign(module: nn.Module, name: str, value: Tensor) -> None:
     owner = module.get_submodule(".".join(path))
     current = getattr(owner, last)
     if isinstance(current, nn.Parameter):
+        if current.shape != value.shape:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}")
         with torch.no_grad():
             current.copy_(value)
     else:
         setattr(owner, last, value.to(current.device))
+
+
+def _check_numbers(meta: dict[str, Any], n_phases: int) -> None:
+    """Raise ValueError unless the numbers that training continues from can be such numbers."""
+    for name in ("phase", "epoch", "metrics", "skipped", "stale", "steps", "bad_steps"):
+        value, most = meta[name], n_phases if name == "phase" else math.inf
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise ValueError(f"{name} is {value!r}")
+    if not (isinstance(meta["seconds"], float) and 0.0 <= meta["seconds"] < math.inf):
+        raise ValueError(f"seconds is {meta['seconds']!r}")
+    if not isinstance(meta["best"], float) or math.isnan(meta["best"]):
+        raise ValueError(f"best is {meta['best']!r}")

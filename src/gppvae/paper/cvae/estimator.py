@@ -11,7 +11,8 @@ import torch
 
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
-from gppvae.estimator.base import Estimator, NotFittedError, whole
+from gppvae.estimator.base import Estimator, NotFittedError
+from gppvae.estimator.checks import whole
 from gppvae.estimator.saving import load_model, load_weights, save_model
 from gppvae.estimator.settings import LATENTS, arguments, settings_of
 from gppvae.estimator.validation import same_length
@@ -137,6 +138,7 @@ class CVAE(Estimator):
             "given": settings_of(self),
             "trained": self.resolved_,
             "shape": list(self.shape_),
+            "layout": self.layout_,
             "views": self.views_,
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,
@@ -148,7 +150,7 @@ class CVAE(Estimator):
         """A saved model."""
         tensors, meta = load_model(path, "cvae")
         self = cls(**arguments(meta["given"]), device=device)
-        self.shape_, self.views_ = tuple(meta["shape"]), meta["views"]
+        self.shape_, self.layout_, self.views_ = tuple(meta["shape"]), meta["layout"], meta["views"]
         model = self._build(self.shape_)
         load_weights(model, under("model", tensors), path)
         self.model_, self.history_, self.fit_seconds_ = model, meta["history"], meta["fit_seconds"]

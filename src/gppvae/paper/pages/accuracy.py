@@ -53,7 +53,7 @@ def _predictions(page: Page, model: GPPVAE, digits: RotatedDigits, folder: Path)
     few = slice(0, 10)
     drawn = model.predict(digits.test.table[few], accuracy.N_DRAWS, include_noise=True)
     assert drawn.std is not None
-    montage = figures.prediction_montage(digits.test.images[few], {"GPPVAE": drawn.mean[:, 0]}, std=drawn.std[:, 0])
+    montage = figures.prediction_montage(digits.test.images[few], {"GPPVAE": drawn.mean}, std=drawn.std)
     figures.save(montage, folder / "figures" / "predictions")
     page.figure(
         montage, "Ten test digits at the angle nobody saw, and the predicted uncertainty.", "true and predicted digits"

@@ -42,9 +42,7 @@ def _montage(folder: Path, recipe: experiment.Recipe) -> figures.Figure:
     test = experiment.digits_of(recipe).test
     few = np.linspace(0, len(test.table) - 1, min(SHOWN, len(test.table))).astype(int)
     predicted = {
-        method: GPPVAE.load(folder / experiment.folder_of(method, recipe.seeds[0]))
-        .predict(test.table.iloc[few])
-        .mean[:, 0]
+        method: GPPVAE.load(folder / experiment.folder_of(method, recipe.seeds[0])).predict(test.table.iloc[few]).mean
         for method in (experiment.PLAIN, experiment.FEATURES)
     }
     return figures.prediction_montage(test.images[few], predicted)

@@ -1,0 +1,75 @@
+"""Settings that can be what they say: of the right type, and of a size that a computer can work with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+MAX_EPOCHS = 10**8
+MAX_BATCH = 10**9
+MAX_WIDTH = 4096  # of layers and latents; more fits no memory
+MAX_SEED = 2**32 - 1
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Raise ValueError unless `value` is a whole number from `least` to `most`."""
+    fits = not isinstance(value, bool) and isinstance(value, (int, np.integer)) and value >= least
+    if not fits or (most is not None and value > most):
+        limit = "" if most is None or not fits else f" and at most {most}"
+        raise ValueError(f"{name} must be a whole number of at least {least}{limit}, got {shown(value)}")
+
+
+def number(name: str, value: Any, low: float, high: float, example: str) -> None:
+    """Raise ValueError unless `value` is a number from `low` to `high`; NaN is not."""
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not (real and low <= value <= high):
+        raise ValueError(
+            f"{name} must be a number from {low:g} to {high:g}, got {shown(value)}; use for example {example}"
+        )
+
+
+def choice(name: str, value: Any, known: Iterable[str]) -> None:
+    """Raise ValueError unless `value` is one of the words `known`."""
+    words = list(known)
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(f"{name} must be one of {', '.join(words)}, got {shown(value)}")
+
+
+def instance(name: str, value: Any, kind: type, example: str) -> None:
+    """Raise TypeError unless `value` is None or of this kind."""
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} must be {example}, got {shown(value)}")
+
+
+def find_device(name: str | torch.device | None) -> torch.device:
+    """The device of this name, which must be there; without a name the best one."""
+    if name is None:
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    there = "this machine has " + ", ".join(_devices())
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).sum().item()  # a name may be known and the device missing
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError, ValueError):
+        raise ValueError(f"expected a device that can compute, got {shown(name)}; {there}") from None
+    return device
+
+
+def _devices() -> list[str]:
+    found = ["cpu"]
+    if torch.cuda.is_available():
+        found += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return found + (["mps"] if torch.backends.mps.is_available() else [])
+
+
+def shown(value: Any) -> str:
+    """A value as it may stand in a sentence: one line, not too long."""
+    if isinstance(value, int) and abs(value) > 10**60:
+        return f"a number of about {round(math.log10(2) * value.bit_length())} digits"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:60]}..."

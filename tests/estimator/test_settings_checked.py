@@ -1,0 +1,92 @@
+"""Settings of the wrong type or an absurd size are refused in one sentence of our own, before anything is trained."""
+
+import traceback
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gppvae
+from gppvae import GPPVAE, VAE, Phase
+from tiny import KERNEL, spots
+
+PACKAGE = str(Path(gppvae.__file__).parent)
+SMALL = {"latent_dim": 2, "network": "mlp", "width": 4, "epochs": 1, "batch_size": 64}
+ABSURD = [
+    *({"lr": x} for x in (float("nan"), float("inf"), -1.0, 1e9, "fast", None, True)),
+    *({"prior_lr": x} for x in (float("nan"), -1e-9, 1e300)),
+    *({"alpha": x} for x in (0.0, -1.0, 1e300, float("nan"), "small")),
+    *({"pixel_var": x} for x in (0.0, -1.0, 1e300, 1e-300, float("nan"), float("inf"), "0.1")),
+    *({"batch_size": x} for x in (0, -3, 2.5, 10**400, "64", True)),
+    *({"epochs": x} for x in (-1, 1.5, 10**300, None)),
+    *({"latent_dim": x} for x in (0, 10**9, "many")),
+    *({"width": x} for x in (0, 10**9)),
+    *({"scale": x} for x in (0.0, float("nan"), float("inf"), "255")),
+    *({"seed": x} for x in (-1, 2**40, 1.5, None, "zero")),
+    *({"kernel": x} for x in ("2.0", "1e300 * RBF(angle)", "RBF(angle, lengthscale=1e-300)", 7, None, [], [3])),
+    {"device": "abc"},
+    {"device": "cuda:99"},
+]
+
+
+def refused(call: Any) -> str:
+    """The sentence of a ValueError or TypeError that the package itself raised."""
+    with pytest.raises((ValueError, TypeError)) as caught:
+        call()
+    last = traceback.extract_tb(caught.value.__traceback__)[-1]
+    assert last.filename.startswith(PACKAGE) and str(last.line).startswith("raise"), caught.value
+    return str(caught.value)
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 40 else f"{text[:30]}...{len(text)}"
+
+
+@pytest.mark.parametrize("setting", ABSURD, ids=shown)
+def test_absurd_settings_are_refused(setting: dict[str, Any], tmp_path: Path) -> None:
+    images, table = spots(3, 4)
+    chosen = {"kernel": KERNEL, **SMALL, "warmup_epochs": 1, "gp_epochs": 1} | setting
+    sentence = refused(lambda: GPPVAE(**chosen).fit(images, table, out=tmp_path / "run", progress=False))
+    assert len(sentence) < 300 and "\n" not in sentence
+    assert not (tmp_path / "run").exists()
+
+
+WRONG = [None, True, -1, 0, 7, 1.5, float("nan"), "", "x", b"x", [], [1], (1, 2), {}, {"a": 1}, object(), np.zeros(3)]
+
+
+@pytest.mark.parametrize("kind", [GPPVAE, VAE])
+def test_no_constructor_argument_gives_a_fault_of_python(kind: type) -> None:
+    """Every argument of every type is taken, or refused by an error that the package raises itself."""
+    images, table = spots(2, 3)
+    data = (images, table) if kind is GPPVAE else (images,)
+    first = {"kernel": "Linear(angle)", "warmup_epochs": 0, "gp_epochs": 1} if kind is GPPVAE else {}
+    for item in fields(kind):
+        for value in WRONG:
+            settings = first | SMALL | {item.name: value}
+            try:
+                fitted = kind(**settings).fit(*data, progress=False)
+            except (ValueError, TypeError) as error:
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                assert last.filename.startswith(PACKAGE) and str(last.line).startswith("raise"), (item.name, value)
+            else:
+                assert np.isfinite(fitted.reconstruct(images)).all(), (item.name, value)
+
+
+def test_options_of_fit_are_checked_too(tmp_path: Path) -> None:
+    images, table = spots(2, 3)
+    for seconds in (float("nan"), -1.0, "soon"):
+        fit = lambda given=seconds: GPPVAE("Linear(angle)", **SMALL).fit(  # noqa: E731
+            images, table, checkpoint_seconds=given, progress=False
+        )
+        assert "checkpoint_seconds must be" in refused(fit)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"lr": {"decoder": "fast"}}, {"epochs": "3"}, {"warmup": "x"}, {"average": None}, {"lr": 1e-3}]
+)
+def test_phases_check_their_types(bad: dict[str, Any]) -> None:
+    settings = {"name": "p", "inference": "vae", "epochs": 1, "lr": {"decoder": 1e-3}} | bad
+    assert "phase 'p'" in refused(lambda: Phase(**settings))
