@@ -121,7 +121,8 @@ class Estimator(abc.ABC):
             instance(name, getattr(self, name), nn.Module, "a torch.nn.Module")
         if (self.encoder is None) != (self.decoder is None):
             raise ValueError("expected encoder and decoder together, got only one of them; give both or neither")
-        number("pixel_var", self.pixel_var, *PIXEL_VARS, "0.01")
+        if self.pixel_var is not None:
+            number("pixel_var", self.pixel_var, *PIXEL_VARS, "0.01")
         if self.scale is not None:
             number("scale", self.scale, *SCALES, "0.00392 for values up to 255")
         choice("channels", self.channels, ("first", "last"))
