@@ -127,7 +127,7 @@ def test_a_part_is_read_as_the_whole_is(kind: str, stored: Path, rng: np.random.
 def test_two_processes_do_what_one_does(stored: Path, model: GPPVAE, tmp_path: Path) -> None:
     done = torchrun("-m", "gppvae", *fit_words(stored, "h5", tmp_path / "run"), "--verbose")
     assert done.stdout.count("trained on 48 samples") == 1
-    assert done.stderr.count("features: H = 36") == done.stderr.count("12 inducing points at its distinct values") == 1
+    assert done.stderr.count("H = 36 features") == done.stderr.count("12 inducing points at its distinct values") == 1
     wanted = {"spot": ["s1", "s4"], "angle": [12.0, 200.0]}
     found = GPPVAE.load(tmp_path / "run", device="cpu").predict(wanted).mean
     np.testing.assert_allclose(found, model.predict(wanted).mean, rtol=1e-3, atol=1e-4)
