@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,15 @@ from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
 from gppvae.estimator.saving import (
+    check_network_sizes,
     check_same_kernel,
     check_same_likelihood,
+    check_settings_saved,
     kernel_extras,
     load_model,
     load_weights,
+    model_file,
+    probe_table,
     restore_kernels,
     save_model,
 )
@@ -39,8 +44,8 @@ from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
-from gppvae.training.checkpoint import under, with_prefix
-from gppvae.training.folder import RunFolder, read_config
+from gppvae.training.checkpoint import checked_content, under, with_prefix
+from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
 CALIBRATION_ROWS = 256
@@ -210,11 +215,21 @@ class GPPVAE(Estimator):
         settings = read_config(out)["settings"]
         own = {name: options.pop(name) for name in GIVEN_AGAIN if name in options}
         ask_again(settings["own"], own, out, "resume()")
-        return cls(**(arguments(settings["given"]) | own)).fit(samples, table, out=out, **options)
+        with checked_content(Path(out) / CONFIG):
+            self = cls(**(arguments(settings["given"]) | own))
+        return self.fit(samples, table, out=out, **options)
 
     def _checked(self) -> tuple[LatentPrior, list[Phase]]:
         """A fresh prior and the phases of a fit, with every setting checked."""
         self._check_settings()
+        self._check_numbers()
+        groups = latent_groups(self.kernel, self.latent_dim)
+        unexplained = any(kernel is None for kernel, _ in groups)
+        phases = self._phases(unexplained)
+        check_phases(phases)
+        return LatentPrior(groups, self._start_alpha(phases)), phases
+
+    def _check_numbers(self) -> None:
         if self.alpha is not None:
             number("alpha", self.alpha, *ALPHAS, "0.1")
         for name in ("epochs", "warmup_epochs", "gp_epochs"):
@@ -223,11 +238,6 @@ class GPPVAE(Estimator):
             number(name, getattr(self, name), 0.0, MAX_RATE, "0.001")
         if self.latent_dim is not None:
             whole("latent_dim", self.latent_dim, 1, MAX_WIDTH)
-        groups = latent_groups(self.kernel, self.latent_dim)
-        unexplained = any(kernel is None for kernel, _ in groups)
-        phases = self._phases(unexplained)
-        check_phases(phases)
-        return LatentPrior(groups, self._start_alpha(phases)), phases
 
     def _phases(self, unexplained: bool) -> list[Phase]:
         """The phases as given, or as the inference writes them; those of no epochs are left out."""
@@ -419,22 +429,47 @@ class GPPVAE(Estimator):
         if likelihood is not None:
             check_same_likelihood(likelihood, trained["likelihood"])
         given_again = {name: value for name, value in own.items() if value is not None}
-        self = cls(**(arguments(given) | given_again), device=device)
-        if kernel is None:
-            groups = latent_groups(trained["kernel"], None)
-        else:
-            groups = latent_groups(kernel, given["latent_dim"])
+        file, state = model_file(path), under("model", tensors)
+        with checked_content(file):
+            check_settings_saved(cls, given, trained)
+            self = cls(**(arguments(given) | given_again), device=device)
+            self._check_settings()
+            self._check_numbers()
+            groups = latent_groups(trained["kernel"] if kernel is None else kernel, given["latent_dim"])
             check_same_kernel(groups, trained["kernel"], path)
-        self.shape_, self.layout_, state = tuple(meta["shape"]), meta["layout"], under("model", tensors)
-        prior = LatentPrior(groups)
-        restore_kernels(prior, meta["kernel"], under("prior", state))
-        model = GPPriorVAE(self._build_autoencoder(self.shape_, prior.n_latents), prior.to(self._gp_device()))
-        load_weights(model, state, path)
-        self.model_, self.posterior_ = model, LatentPosterior.from_tensors(under("weights", tensors))
-        self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
-        self.history_, self.fit_seconds_ = meta["history"], meta["fit_seconds"]
-        self.resolved_, self.skipped_steps_ = trained, meta["skipped_steps"]
+            self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
+            prior = LatentPrior(groups)
+            restore_kernels(prior, meta["kernel"], under("prior", state))
+            if encoder is None:
+                check_network_sizes(self, prior.n_latents, state)
+        autoencoder = self._build_autoencoder(self.shape_, prior.n_latents)  # may say that given networks do not fit
+        with checked_content(file):
+            model = GPPriorVAE(autoencoder, prior.to(self._gp_device()))
+            load_weights(model, state, path)
+            self.model_, self.posterior_ = model, LatentPosterior.from_tensors(under("weights", tensors))
+            self.posterior_.check([(group.rank, group.n_latents) for group in prior.groups])
+            self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
+            self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])
+            self.resolved_, self.skipped_steps_ = trained, meta["skipped_steps"]
+            self._check_answers(None if "kernel" in meta["own"] else probe_table(prior))
         return self
+
+    def _check_answers(self, table: Table | None) -> None:
+        """Raise ValueError unless the model answers with finite numbers."""
+        model, weights = self._fitted
+        probe = torch.zeros(1, *self.shape_, device=self._torch_device())
+        with torch.no_grad():
+            answers = [model.autoencoder.reconstruct(probe), *self._noise_variances(probe)]
+        if table is not None and len(table):
+            answers += self._answers(model, model.prior.code(table), probe, None, weights) or []
+            drawn = self.predict(table, n_samples=2, include_noise=True)
+            answers += [torch.from_numpy(part) for part in (drawn.mean, drawn.std) if part is not None]
+        if not all(bool(answer.isfinite().all()) for answer in answers):
+            raise ValueError("its predictions are not finite")
+
+    def _noise_variances(self, probe: Tensor) -> list[Tensor]:
+        autoencoder = self._autoencoder
+        return [autoencoder.likelihood.variance(autoencoder.decode(autoencoder.encode(probe)[0]))]
 
 
 GIVEN_AGAIN = ("kernel", "inference", "phases", "encoder", "decoder", "likelihood")

@@ -78,7 +78,13 @@ class Calibration:
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> Calibration:
-        return cls(np.array(saved["spread"]), np.array(saved["error"]), float(saved["error_var"]))
+        spread, error = (np.array(saved[name], dtype=np.float64) for name in ("spread", "error"))
+        fits = spread.ndim == 1 and spread.shape == error.shape and len(spread) > 0
+        if not fits or not np.isfinite([*spread, *error]).all() or min(spread.min(), error.min()) <= 0:
+            raise ValueError("a calibration must have as many positive errors as spreads")
+        if (np.diff(spread) <= 0).any() or not 0.0 <= saved["error_var"] < np.inf:
+            raise ValueError("a calibration must have rising spreads and a finite error")
+        return cls(spread, error, float(saved["error_var"]))
 
 
 def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.ndarray | float = 1.0) -> Calibration:

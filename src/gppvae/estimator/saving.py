@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gppvae.estimator.settings import Groups, group_texts
+from gppvae.data.table import Table
+from gppvae.estimator.checks import number, shown, whole
+from gppvae.estimator.settings import WRITES_PHASES, Groups, group_texts
+from gppvae.inference.phase import Phase
+from gppvae.kernels import IdLeaf, Linear
 from gppvae.kernels.base import Leaf
 from gppvae.likelihoods import Likelihood
+from gppvae.nets.build import build_networks
 from gppvae.prior.latent_prior import LatentPrior
-from gppvae.training.checkpoint import read_tensors, under, write_tensors
+from gppvae.training.checkpoint import MismatchError, check_finite, checked_content, read_tensors, under, write_tensors
 from gppvae.training.distributed import first_process
 from gppvae.training.folder import CHECKPOINT, MODEL, provenance
+
+MAX_VALUES = 2**31  # of one sample
+PROBES = 64  # rows at which a loaded model must answer with finite numbers
+
+
+def model_file(path: str | os.PathLike[str]) -> Path:
+    """The model file of a folder, or the file itself."""
+    folder = Path(path)
+    return folder / MODEL if folder.is_dir() else folder
 
 
 def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
@@ -30,15 +47,100 @@ def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: d
 def load_model(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and settings of a saved model of this kind ("gppvae" or "vae")."""
     folder = Path(path)
-    file = folder / MODEL if folder.is_dir() else folder
+    file = model_file(path)
     if folder.is_dir() and not file.exists() and (folder / CHECKPOINT).exists():
         raise ValueError(f"{folder} holds a run that is not finished; run the same fit again to continue it")
     tensors, meta = read_tensors(file)
     if meta.get("kind") != kind:
         raise ValueError(
-            f"expected a {kind} model in {path}, got a {meta.get('kind')} model; load it with its own class"
+            f"expected a {kind} model in {path}, got a {str(meta.get('kind'))[:20]} model; load it with its own class"
         )
+    with checked_content(file):
+        _check_meta(meta)
     return tensors, meta
+
+
+def _check_meta(meta: dict[str, Any]) -> None:
+    """Raise ValueError where a model file says of itself what cannot be."""
+    shape, layout = meta["shape"], meta["layout"]
+    for size in shape:
+        whole("a size in shape", size, 1)
+    if not isinstance(shape, list) or len(shape) not in (1, 3) or math.prod(shape) > MAX_VALUES:
+        raise ValueError(f"shape is {shown(shape)}")
+    fits = {"vector": len(shape) == 1, "grey": len(shape) == 3 and shape[0] == 1}
+    if not fits.get(layout, layout in ("first", "last") and len(shape) == 3):
+        raise ValueError(f"layout is {shown(layout)} for samples of shape {shape}")
+    for name in ("given", "trained"):
+        if not isinstance(meta[name], dict):
+            raise ValueError(f"{name} is {shown(meta[name])}")
+    for phase in meta["trained"]["phases"]:
+        if Phase(**phase).to_json() != phase:
+            raise ValueError(f"a phase is {shown(phase)}")
+    if not isinstance(meta["trained"]["likelihood"], dict):
+        raise ValueError("the likelihood is no object")
+    own = meta.get("own_kernels", [])
+    if not isinstance(own, list) or not all(isinstance(name, str) for name in own):
+        raise ValueError(f"own_kernels is {shown(own)}")
+    _check_history(meta["history"])
+    number("fit_seconds", meta.get("fit_seconds", 0.0), 0.0, 1e12, "1")
+    whole("skipped_steps", meta.get("skipped_steps", 0), 0)
+
+
+def _check_history(history: Any) -> None:
+    if not isinstance(history, list):
+        raise ValueError(f"history is {shown(history)}")
+    for row in history:
+        if not isinstance(row["phase"], str):
+            raise ValueError(f"a phase in history is {shown(row['phase'])}")
+        whole("an epoch in history", row["epoch"], 0)
+        for name, value in row.items():
+            if name != "phase" and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                raise ValueError(f"{name} in history is {shown(value)}")
+
+
+def check_settings_saved(estimator: type, given: dict[str, Any], trained: dict[str, Any]) -> None:
+    """Raise ValueError unless all settings are there: one that is missing would silently be the default."""
+    names = {item.name for item in fields(estimator)} - {"device"}
+    if set(given) != names:
+        raise ValueError(f"settings differ from those of {estimator.__name__}: {sorted(set(given) ^ names)}")
+    left = names - set(WRITES_PHASES) - {"pixel_var"}
+    if not left <= set(trained):
+        raise ValueError(f"settings that were trained with lack {sorted(left - set(trained))}")
+
+
+def check_network_sizes(estimator: Any, n_latents: int, tensors: dict[str, Tensor]) -> None:
+    """Raise ValueError unless the networks that the settings describe have the saved sizes.
+
+    On the meta device, where tensors have no memory: absurd settings then cost nothing.
+    """
+    numbers = estimator._make_likelihood().numbers_per_value
+    with torch.device("meta"):
+        networks = build_networks(estimator.network, estimator.shape_, n_latents, estimator.width, numbers)
+    for name, network in zip(("encoder", "decoder"), networks, strict=True):
+        own = {key: tuple(value.shape) for key, value in network.state_dict().items()}
+        saved = {key: tuple(value.shape) for key, value in under(f"autoencoder.{name}", tensors).items()}
+        if own != saved:
+            wrong = min(key for key in own.keys() | saved.keys() if own.get(key) != saved.get(key))
+            raise ValueError(f"{name}.{wrong} has shape {saved.get(wrong)}, for these settings {own.get(wrong)}")
+
+
+def probe_table(prior: LatentPrior) -> Table | None:
+    """Rows that the kernels know, to try a loaded model at; None where a kernel of the user's own reads numbers."""
+    columns: dict[str, list[Any]] = {}
+    for leaf in prior.leaves():
+        if isinstance(leaf, IdLeaf):
+            columns[leaf.column] = leaf.levels[:PROBES]
+    for leaf in prior.leaves():
+        if isinstance(leaf, IdLeaf):
+            continue
+        shown_values = getattr(leaf, "shown_values", None)
+        if shown_values is None and leaf.columns_read and not isinstance(leaf, Linear):
+            return None
+        for position, name in enumerate(leaf.columns_read):
+            known = [0.0, 1.0] if shown_values is None else shown_values[:, position].tolist()
+            columns.setdefault(name, known)
+    longest = max(map(len, columns.values()), default=0)
+    return Table({name: list(itertools.islice(itertools.cycle(known), longest)) for name, known in columns.items()})
 
 
 def kernel_extras(prior: LatentPrior) -> dict[str, Any]:
@@ -48,7 +150,10 @@ def kernel_extras(prior: LatentPrior) -> dict[str, Any]:
 
 def restore_kernels(prior: LatentPrior, extras: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Bind the kernels of a fresh prior as `kernel_extras` and the prior's tensors say they were."""
-    for name, leaf in _leaves(prior):
+    leaves = _leaves(prior)
+    if set(extras) != {name for name, _ in leaves}:
+        raise ValueError("the parts of the kernel are others than its text says")
+    for name, leaf in leaves:
         leaf.restore(extras[name], under(name, tensors))
 
 
@@ -61,7 +166,7 @@ def _leaves(prior: LatentPrior) -> list[tuple[str, Leaf]]:
 def check_same_kernel(given: Groups, saved: list[list[Any]], path: Any) -> None:
     """Raise ValueError unless the kernel given to load() is written like the one that was fitted."""
     if group_texts(given) != saved:
-        raise ValueError(f"{path} was fitted with the kernel {saved}, got {group_texts(given)}; pass the same one")
+        raise MismatchError(f"{path} was fitted with the kernel {saved}, got {group_texts(given)}; pass the same one")
 
 
 def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any) -> None:
@@ -70,11 +175,15 @@ def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any)
     saved = {name: tuple(value.shape) for name, value in tensors.items()}
     if own != saved:
         wrong = sorted(name for name in own.keys() | saved.keys() if own.get(name) != saved.get(name))[0]
-        raise ValueError(
+        raise MismatchError(
             f"the networks do not fit the weights in {path} ({wrong}: expected {saved.get(wrong)}, "
             f"got {own.get(wrong)}); "
             "pass the encoder and decoder the model was fitted with"
         )
+    for name, value in module.state_dict().items():
+        if tensors[name].dtype != value.dtype:
+            raise ValueError(f"{name} is {tensors[name].dtype}, expected {value.dtype}")
+    check_finite(tensors, module.state_dict())
     module.load_state_dict(tensors)
 
 
@@ -83,7 +192,7 @@ def check_same_likelihood(given: Likelihood, saved: dict[str, Any]) -> None:
     config = given.config()
     for what, of in (("likelihood", lambda config: config["name"]), ("feature network", _weights_of)):
         if of(config) != of(saved):
-            raise ValueError(
+            raise MismatchError(
                 f"the model was fitted with the {what} {of(saved)}, got {of(config)}; pass the one it was fitted with"
             )
 

@@ -15,8 +15,16 @@ from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows
 from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, number, whole
-from gppvae.estimator.saving import check_same_likelihood, load_model, load_weights, save_model
-from gppvae.estimator.settings import LATENTS, arguments, ask_again, own_parts, settings_of
+from gppvae.estimator.saving import (
+    check_network_sizes,
+    check_same_likelihood,
+    check_settings_saved,
+    load_model,
+    load_weights,
+    model_file,
+    save_model,
+)
+from gppvae.estimator.settings import LATENTS, arguments, own_parts, settings_of
 from gppvae.estimator.validation import elbo
 from gppvae.inference import Inference
 from gppvae.inference.phase import MAX_RATE, Phase
@@ -24,7 +32,7 @@ from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
-from gppvae.training.checkpoint import under, with_prefix
+from gppvae.training.checkpoint import checked_content, under, with_prefix
 from gppvae.training.folder import RunFolder
 
 
@@ -55,10 +63,7 @@ class VAE(Estimator):
     ) -> VAE:
         """Fit to samples; `validation` samples are for the log and early stopping, `out` is a run folder."""
         self._check_settings()
-        whole("epochs", self.epochs, 0, MAX_EPOCHS)
-        whole("latent_dim", self.latent_dim, 1, MAX_WIDTH)
-        number("lr", self.lr, 0.0, MAX_RATE, "0.001")
-        number("average", self.average, 0.0, 1.0, "0.999")
+        self._check_numbers()
         data = self._training_samples(samples)
         self.shape_ = data.shape
         model = self._build(data.shape)
@@ -77,6 +82,12 @@ class VAE(Estimator):
         self.model_ = model
         self._keep(folder)
         return self
+
+    def _check_numbers(self) -> None:
+        whole("epochs", self.epochs, 0, MAX_EPOCHS)
+        whole("latent_dim", self.latent_dim, 1, MAX_WIDTH)
+        number("lr", self.lr, 0.0, MAX_RATE, "0.001")
+        number("average", self.average, 0.0, 1.0, "0.999")
 
     @torch.no_grad()
     def _answers(
@@ -139,9 +150,19 @@ class VAE(Estimator):
         if likelihood is not None:
             check_same_likelihood(likelihood, trained["likelihood"])
         given_again = {name: value for name, value in own.items() if value is not None}
-        self = cls(**(arguments(given) | given_again), device=device)
-        self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
+        file, state = model_file(path), under("model", tensors)
+        with checked_content(file):
+            check_settings_saved(cls, given, trained)
+            self = cls(**(arguments(given) | given_again), device=device)
+            self._check_settings()
+            self._check_numbers()
+            self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
+            if encoder is None:
+                check_network_sizes(self, self.latent_dim, state)
         model = self._build(self.shape_)
-        load_weights(model, under("model", tensors), path)
-        self.model_, self.history_, self.resolved_ = model, meta["history"], trained
+        with checked_content(file):
+            load_weights(model, state, path)
+            self.model_, self.history_, self.resolved_ = model, meta["history"], trained
+            if not self._answers(model, Rows({}, 1), torch.zeros(1, *self.shape_), None, None)[0].isfinite().all():
+                raise ValueError("its reconstructions are not finite")
         return self

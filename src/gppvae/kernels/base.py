@@ -281,6 +281,11 @@ class Leaf(Kernel):
                     "create parameters and buffers in __init__, with no rows if their size is not known yet"
                 )
             now = getattr(owner, own)
+            if now is not None and not _may_become(now, saved, own in owner._buffers):
+                raise ValueError(
+                    f"{name} of {type(self).__name__} must be {now.dtype} of shape {tuple(now.shape)}, got "
+                    f"{saved.dtype} of {tuple(saved.shape)}; only sizes of 0 may differ"
+                )
             if now is None or now.shape != saved.shape:
                 empty = torch.zeros_like(saved)
                 learns = now is None or now.requires_grad
@@ -373,6 +378,16 @@ class Scale(Kernel):
 
     def text(self) -> str:
         return f"{self.initial!r} * {_grouped(self.kernel, Sum, Product, Scale)}"
+
+
+def _may_become(now: Tensor, saved: Tensor, any_rows: bool) -> bool:
+    """Whether a leaf's tensor can be the saved one: sizes that depend on the table are 0 in a new leaf.
+
+    Args:
+        any_rows: whether the first size may differ all the same, as that of points a leaf was bound to before.
+    """
+    sizes = list(zip(now.shape, saved.shape, strict=False))[1 if any_rows else 0 :]
+    return now.dtype == saved.dtype and now.ndim == saved.ndim and all(a in (0, b) for a, b in sizes)
 
 
 def rowwise_outer(left: Tensor, right: Tensor) -> Tensor:

@@ -77,10 +77,18 @@ class IdLeaf(Leaf):
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
         levels = extra["levels"]
-        assert isinstance(levels, list)
-        self.levels = [str(level) for level in levels]
+        if not isinstance(levels, list) or not levels or not all(isinstance(level, str) for level in levels):
+            raise ValueError(f"{self.text()} must have levels that are texts, got {type(levels).__name__}")
+        if len(set(levels)) < len(levels):
+            raise ValueError(f"{self.text()} must have distinct levels, got one twice")
+        self.check_saved(len(levels), tensors)  # before memory is taken for as many
+        self.levels = list(levels)
         self.create(torch.Generator())  # for the shapes only, so the global random state stays as it is
         super().restore(extra, tensors)
+
+    def check_saved(self, n_levels: int, tensors: dict[str, Tensor]) -> None:
+        """Raise ValueError unless saved tensors are for so many levels; by default nothing is known about them."""
+        return None
 
 
 class Learned(IdLeaf):
@@ -118,6 +126,17 @@ class Learned(IdLeaf):
         x[:, 0] = 1.0  # ids start alike and part later, once the other factors have been learned
         self.x = nn.Parameter(x)
         self.added_root = torch.zeros(0, self.dim, self.dim, dtype=torch.float64)
+
+    def check_saved(self, n_levels: int, tensors: dict[str, Tensor]) -> None:
+        x, root = tensors["x"], tensors["added_root"]
+        if tuple(x.shape) != (n_levels, self.dim) or root.ndim != 3 or root.shape[1] != self.dim:
+            raise ValueError(f"{self.text()} must have {n_levels} vectors, got {tuple(x.shape)}")
+        if not len(root) < n_levels or (len(root) and root.shape[2] < self.dim):
+            raise ValueError(f"{self.text()} must have roots of added vectors, got {tuple(root.shape)}")
+
+    def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
+        super().restore(extra, tensors | {"added_root": self.added_root})
+        self.added_root = torch.zeros_like(tensors["added_root"], dtype=torch.float64)
 
     def vectors(self) -> Tensor:
         """X, (P, M), in the order of `levels`; ids added after training come last."""
@@ -193,6 +212,10 @@ class FreeForm(IdLeaf):
         start = 0.5 * torch.ones(q, q, dtype=torch.float64) + 0.5 * torch.eye(q, dtype=torch.float64)
         W = torch.linalg.cholesky(start)
         self.raw = nn.Parameter(W.tril(-1) + torch.diag_embed(W.diagonal().log()))
+
+    def check_saved(self, n_levels: int, tensors: dict[str, Tensor]) -> None:
+        if tuple(tensors["raw"].shape) != (n_levels, n_levels):
+            raise ValueError(f"{self.text()} must have a covariance of {n_levels} levels, got another size")
 
     def view_factor(self) -> Tensor:
         """W, (Q, Q); the diagonal is stored as its logarithm."""

@@ -219,7 +219,10 @@ class InducingLeaf(NumericLeaf):
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
         super().restore(extra, tensors)
-        self.complete = bool(extra["complete"])
+        complete, size = extra["complete"], len(self.inducing)
+        if not isinstance(complete, bool) or size > self.max_inducing:
+            raise ValueError(f"{self.text()} must have at most {self.max_inducing} inducing points, got {size}")
+        self.complete = complete
 
     def _centres(self, values: np.ndarray, distinct: np.ndarray) -> np.ndarray:
         spread = self.spread(values)  # so that every column counts, whatever its unit

@@ -41,6 +41,17 @@ class Series(ABC):
     def describe(self) -> str:
         """What the functions are, in a few words."""
 
+    def check(self, most: int) -> None:
+        """Raise ValueError unless these can be the numbers of a series of at most so many functions."""
+        for name, value in asdict(self).items():
+            if value is None and name == "nu":
+                continue
+            real = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            if not real or (name != "centre" and value <= 0):
+                raise ValueError(f"{name} of a {self.name} series must be a positive number, got {value!r}")
+        if not isinstance(self.n, int) or self.n > most:
+            raise ValueError(f"a {self.name} series must have at most {most} functions, got {self.n!r}")
+
     def to_json(self) -> dict[str, float | None]:
         return asdict(self)
 

@@ -130,7 +130,15 @@ class StationaryLeaf(InducingLeaf):
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
         super().restore(extra, tensors)
         saved = extra["series"]
-        self.series = self.series_type(**saved) if self.series_type and isinstance(saved, dict) else None
+        if saved is None:
+            self.series = None
+        elif self.series_type is None or not isinstance(saved, dict) or len(self.columns_read) > 1:
+            raise ValueError(f"{self.text()} has no series, got one")
+        else:
+            self.series = self.series_type(**saved)
+            self.series.check(self.max_inducing)
+        if (self.series is None) != (len(self.inducing) > 0):
+            raise ValueError(f"{self.text()} must have inducing points or a series, got {len(self.inducing)} points")
 
 
 class RBF(StationaryLeaf):

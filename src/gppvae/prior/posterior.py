@@ -126,6 +126,22 @@ class LatentPosterior:
         """One draw of B per group, (H_g, L_g) each: a whole function, to be evaluated at any rows."""
         return [part.sample(generator) for part in self.parts]
 
+    def check(self, sizes: list[tuple[int, int]]) -> None:
+        """Raise ValueError unless there is one finite float64 part for each group of H weights for L latents.
+
+        Args:
+            sizes: (H, L) of each group.
+        """
+        if len(self.parts) != len(sizes):
+            raise ValueError(f"q(B) must have {len(sizes)} groups, got {len(self.parts)}")
+        for part, (H, L) in zip(self.parts, sizes, strict=True):
+            shapes = {"mean": (H, L), "std": (H, L), "root": (H, H), "logdet": ()}
+            for name, value in part.tensors().items():
+                if tuple(value.shape) != shapes[name] or value.dtype != torch.float64 or not value.isfinite().all():
+                    raise ValueError(f"{name} of q(B) must be finite and of shape {shapes[name]}")
+                if name == "std" and (value < 0).any():
+                    raise ValueError("a standard deviation of q(B) must not be negative")
+
     def tensors(self) -> dict[str, Tensor]:
         """What `from_tensors` needs to build it again."""
         return {f"{number}.{name}": x for number, part in enumerate(self.parts) for name, x in part.tensors().items()}

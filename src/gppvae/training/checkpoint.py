@@ -66,6 +66,10 @@ def read_object(text: str | bytes, path: Path) -> dict[str, Any]:
     return found
 
 
+class MismatchError(ValueError):
+    """What was given beside a file does not fit it; the file is not at fault, and the message says what is."""
+
+
 @contextlib.contextmanager
 def checked_content(path: Path) -> Iterator[None]:
     """Whatever goes wrong inside is the fault of a file's content, and becomes one ValueError that names the file.
@@ -75,7 +79,7 @@ def checked_content(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError:
+    except (OSError, MismatchError):
         raise
     except Exception as error:
         reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]

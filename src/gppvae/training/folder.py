@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from gppvae.data.atomic import write_bytes, write_error
+from gppvae.data.table import shortened
 from gppvae.data.world import ALONE, World
 from gppvae.training.checkpoint import read_object, read_tensors, write_json, write_tensors
 from gppvae.training.distributed import on_first, restarted
@@ -108,7 +109,7 @@ class RunFolder:
             key = changed[0]
             raise ValueError(
                 f"{self.path} holds an unfinished run with other settings "
-                f"({key} was {old.get(key)!r}, now {new.get(key)!r}); "
+                f"({shortened(key)} was {shortened(repr(old.get(key)))}, now {shortened(repr(new.get(key)))}); "
                 "use the same settings to continue it, or another folder"
             )
 

@@ -410,10 +410,15 @@ class PhaseRun:
         for name, value in tensors.items():
             number, key = name.split(".", 1)
             entries.setdefault(int(number), {})[key] = value
+        for place, entry in entries.items():
+            if entry.keys() != {"step", "exp_avg", "exp_avg_sq"} or not 0 <= place < len(self.parameters):
+                raise ValueError(f"entry {place} of the optimiser has {sorted(entry)}")
+            if entry["step"].ndim or entry["step"] < 0 or (entry["exp_avg_sq"] < 0).any():
+                raise ValueError(f"entry {place} of the optimiser has negative counts or squares")
         self.optimizer.load_state_dict({"state": entries, "param_groups": self.optimizer.state_dict()["param_groups"]})
         for parameter, state in self.optimizer.state.items():
             for name in state.keys() - {"step"}:
-                if state[name].shape != parameter.shape:
+                if state[name].shape != parameter.shape or state[name].dtype != parameter.dtype:
                     raise ValueError(f"{name} of the optimiser has shape {tuple(state[name].shape)}")
                 # The fused step goes through memory in order: moments must lie in it as their parameter does.
                 state[name] = torch.empty_like(parameter).copy_(state[name])
@@ -425,7 +430,7 @@ def _assign(module: nn.Module, name: str, value: Tensor) -> None:
     owner = module.get_submodule(".".join(path))
     current = getattr(owner, last)
     if isinstance(current, nn.Parameter):
-        if current.shape != value.shape:
+        if current.shape != value.shape or current.dtype != value.dtype:
             raise ValueError(f"{name} has shape {tuple(value.shape)}")
         with torch.no_grad():
             current.copy_(value)
