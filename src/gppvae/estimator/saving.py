@@ -101,8 +101,9 @@ def _check_history(history: Any) -> None:
 def check_settings_saved(estimator: type, given: dict[str, Any], trained: dict[str, Any]) -> None:
     """Raise ValueError unless all settings are there: one that is missing would silently be the default."""
     names = {item.name for item in fields(estimator)} - {"device"}
-    if set(given) != names:
-        raise ValueError(f"settings differ from those of {estimator.__name__}: {sorted(set(given) ^ names)}")
+    wanted = names - set(WRITES_PHASES) if given.get("phases") else names  # explicit phases say all of that
+    if set(given) != wanted:
+        raise ValueError(f"settings differ from those of {estimator.__name__}: {sorted(set(given) ^ wanted)}")
     left = names - set(WRITES_PHASES) - {"pixel_var"}
     if not left <= set(trained):
         raise ValueError(f"settings that were trained with lack {sorted(left - set(trained))}")

@@ -24,7 +24,7 @@ from gppvae.estimator.saving import (
     model_file,
     save_model,
 )
-from gppvae.estimator.settings import LATENTS, arguments, own_parts, settings_of
+from gppvae.estimator.settings import LATENTS, arguments, ask_again, own_parts, settings_of
 from gppvae.estimator.validation import elbo
 from gppvae.inference import Inference
 from gppvae.inference.phase import MAX_RATE, Phase
