@@ -16,7 +16,7 @@ from gppvae.data.arrays import from_input_layout, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows, Table
 from gppvae.estimator.base import Estimator, NotFittedError
-from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, number, shown, whole
+from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
 from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
@@ -165,6 +165,7 @@ class GPPVAE(Estimator):
         first = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
         self.calibration_ = calibrate(y, mask, first)
 
+    @readable_algebra()
     def add_objects(self, samples: Any, table: Any, steps: int = 8) -> list[str]:
         """Learn ids that were not in the training set from a few samples of each; predict() then takes them.
 
@@ -277,6 +278,7 @@ class GPPVAE(Estimator):
         return found[0] if len(found) == 1 and found[0] is not None else found
 
     @torch.no_grad()
+    @readable_algebra()
     def predict(
         self, table: Any, n_samples: int = 0, include_noise: bool = False, seed: int | None = None, out: Folder = None
     ) -> Prediction:
@@ -309,6 +311,7 @@ class GPPVAE(Estimator):
         return Prediction(arrays["mean"], arrays["std"])
 
     @torch.no_grad()
+    @readable_algebra()
     def sample(
         self,
         table: Any,
@@ -339,6 +342,7 @@ class GPPVAE(Estimator):
         return to_input_layout((torch.cat(parts, dim=1) if parts else empty).numpy(), self.layout_)
 
     @torch.no_grad()
+    @readable_algebra()
     def predict_latent(self, table: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of z at rows, (N, latent_dim) each; far from the data the prior's variance."""
         model, weights = self._fitted
@@ -350,6 +354,7 @@ class GPPVAE(Estimator):
         return arrays["mean"], arrays["var"]
 
     @torch.no_grad()
+    @readable_algebra()
     def score(self, samples: Any, table: Any) -> float:
         """Mean lower bound on log p(y | row, training data) per sample, in nats; higher is better."""
         model, weights = self._fitted
@@ -408,6 +413,7 @@ class GPPVAE(Estimator):
             likelihood: likewise; one of the package's own with a network in it is needed for score() only.
             device: as in GPPVAE.
         """
+        find_device(device)
         tensors, meta = load_model(path, "gppvae")
         given, trained = meta["given"], meta["trained"]
         if given.get("encoder") is not None and (encoder is None or decoder is None):
