@@ -244,12 +244,21 @@ def test_failed_training_is_exit_code_three(tmp_path: Path, monkeypatch: pytest.
     assert result.stderr == "gppvae: training stopped in phase 'joint' because recon_nll was not finite\n"
 
 
-def test_faults_of_the_program_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_of_the_program_are_one_sentence_and_a_trace_only_with_debug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
-        raise RuntimeError("a fault")
+        raise KeyError("a fault")
 
     monkeypatch.setattr(GPPVAE, "load", fail)
-    assert isinstance(call("info", tmp_path).exception, RuntimeError)
+    result = call("info", tmp_path)
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    assert (
+        "a fault of gppvae itself (KeyError: 'a fault'); please report it with what `gppvae --debug`" in result.stderr
+    )
+    shown = call("--debug", "info", tmp_path)
+    assert shown.exit_code == 1 and "Traceback" in shown.stderr and 'raise KeyError("a fault")' in shown.stderr
+    assert call("info", tmp_path).stderr.count("\n") == 1, "the option lasts for one command"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals of POSIX")

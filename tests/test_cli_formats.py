@@ -40,6 +40,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(picture).save(folder / "a" / f"{number:03d}.png")
         Image.fromarray(picture).save(folder / "b" / f"spot {names[number]}.png")
     table.assign(file=[f"spot {name}.png" for name in names]).to_csv(folder / "spots.csv", index=False)
+    table.to_csv(folder / "unnamed.csv", index=False)
     return folder
 
 
@@ -49,7 +50,8 @@ def data_of(folder: Path, kind: str) -> list[object]:
 
 
 def fit_words(folder: Path, kind: str, out: Path) -> list[object]:
-    words = ["fit", folder / "spots.csv", *data_of(folder, kind), "--kernel", KERNEL, "--out", out]
+    table = "unnamed.csv" if kind == "folder" else "spots.csv"
+    words = ["fit", folder / table, *data_of(folder, kind), "--kernel", KERNEL, "--out", out]
     return [*words, "--validation-fraction", 0.2, "--no-report", *QUICK]
 
 
@@ -93,7 +95,7 @@ def test_images_of_other_sizes_are_resized(stored: Path, tmp_path: Path) -> None
     ("words", "sentence"),
     [
         (["--data", "a.npy", "--image-column", "file"], "expected a folder of images"),
-        (["--data", "a", "--image-column", "file"], "expected an image at"),
+        (["--data", "a", "--image-column", "file"], "column 'file' must name images of"),
         (["--data", "b", "--image-column", "name"], "a column 'name'"),
         (["--data", "a.h5"], "one data set of"),
     ],

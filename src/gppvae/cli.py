@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import errno
 import logging
+import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-if TYPE_CHECKING:
-    pass
-
-BAD_INPUT, TRAINING_FAILED, INTERRUPTED = 2, 3, 130
-IMAGE_COLUMN_HELP = "Column of the table with the images' file names; without it they are sorted by name."
+FAULT, BAD_INPUT, TRAINING_FAILED, INTERRUPTED = 1, 2, 3, 130
+IMAGE_COLUMN_HELP = "Column of the table with the images' file names; found by itself where one fits the files."
 IMAGE_SIZE_HELP = "Height and width to resize images to."
+OUTSIDE_HELP = "Let image names and HDF5 links lead out of the folder or file that was named."
+FILL_HELP = "Read parts of HDF5 and Zarr arrays that are not stored as their fill value."
+
+_debug = contextvars.ContextVar("debug", default=False)
+log = logging.getLogger("gppvae")
 
 app = typer.Typer(
     name="gppvae",
@@ -30,28 +36,31 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the command `gppvae` and of `python -m gppvae`."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict":  # names of files may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="gppvae")
 
 
 @contextlib.contextmanager
 def one_sentence(continues: bool = False) -> Iterator[None]:
-    """Turn what bad input and failed training raise into one line on stderr and an exit code.
+    """Turn whatever is raised inside into one line on stderr and an exit code; `--debug` shows the trace as well.
 
     Args:
         continues: whether the same command continues an interrupted run.
     """
     try:
         yield
+    except (typer.Exit, typer.Abort):
+        raise
     except KeyboardInterrupt:
         _stop("stopped" + ("; type the same command again to continue" if continues else ""), INTERRUPTED)
-    except (ValueError, TypeError, OSError) as error:
-        _stop(_sentence(error), BAD_INPUT)
-    except RuntimeError as error:
-        from gppvae.training.loop import TrainingError
-
-        if not isinstance(error, TrainingError):
-            raise
-        _stop(_sentence(error), TRAINING_FAILED)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.EPIPE:
+            raise  # the reader of a pipe has left; nobody is there to be told
+        if _debug.get():
+            traceback.print_exc()
+        _stop(_sentence(error), _exit_code(error))
 
 
 def _stop(sentence: str, code: int) -> None:
@@ -59,10 +68,30 @@ def _stop(sentence: str, code: int) -> None:
     raise typer.Exit(code) from None
 
 
+def _exit_code(error: Exception) -> int:
+    from gppvae.training.loop import TrainingError
+
+    if isinstance(error, TrainingError):
+        return TRAINING_FAILED
+    return BAD_INPUT if isinstance(error, (ValueError, TypeError, OSError)) else FAULT
+
+
 def _sentence(error: Exception) -> str:
+    from gppvae.data.atomic import NO_SPACE
+
+    text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}"
-    return " ".join(str(error).split()) or type(error).__name__
+        text = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+        kept = "; what was saved before is kept: free some space and type the same command again"
+        return text + (kept if error.errno in NO_SPACE else "")
+    if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
+        return "not enough memory; use a smaller --batch-size, smaller images or a narrower network"
+    if _exit_code(error) == FAULT:
+        return (
+            f"a fault of gppvae itself ({type(error).__name__}: {text[:200]}); please report it with what "
+            "`gppvae --debug` and the same words print"
+        )
+    return text
 
 
 def _show_version(wanted: bool) -> None:
@@ -76,6 +105,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def common(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+    debug: bool = typer.Option(False, "--debug", help="Show where an error comes from; stands before the command."),
 ) -> None:
     """Gaussian process prior VAEs: latent spaces that covary as a kernel over your table says.
 
@@ -85,6 +115,7 @@ def common(
 
     [bold]gppvae predict[/bold] runs/faces wanted.csv --out predicted
     """
+    _debug.set(debug)
 
 
 @app.command()
@@ -143,6 +174,8 @@ def fit(
     validation_data: Path | None = typer.Option(None, help="Their samples, of any kind that --data takes."),
     image_column: str | None = typer.Option(None, help=IMAGE_COLUMN_HELP),
     image_size: tuple[int, int] | None = typer.Option(None, help=IMAGE_SIZE_HELP),
+    outside: bool = typer.Option(False, "--outside", help=OUTSIDE_HELP),
+    fill_unwritten: bool = typer.Option(False, "--fill-unwritten", help=FILL_HELP),
     checkpoint_seconds: float = typer.Option(30.0, min=0.0, help="Least time between checkpoints."),
     page: bool = typer.Option(True, "--report/--no-report", help="Write report.html and figures at the end."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
@@ -173,8 +206,9 @@ def fit(
         folder.check_writable()
         if not page or (out / REPORT).exists():
             folder.check_unfinished()
-        pairs, written = ((table, data), (validation_table, validation_data)), groups_from_words(kernel)
-        train, validation = _fit_data(*pairs, written, validation_fraction, seed, _opener(image_column, image_size))
+        written, opened = groups_from_words(_utf8(*kernel)), _opener(image_column, image_size, outside, fill_unwritten)
+        pairs = (table, data), (validation_table, validation_data)
+        train, validation = _fit_data(*pairs, written, validation_fraction, seed, opened)
         if folder.finished():  # stopped after the fit, before its report
             model = GPPVAE.load(out)
         else:
@@ -189,7 +223,7 @@ def fit(
         if page:
             from gppvae.report.run import write_report
 
-            print(f"report: {write_report(out, model, train=train, test=validation, title=out.name)}")
+            print(f"report: {write_report(out, model, train=train, test=validation, title=_utf8(out.name)[0])}")
 
 
 _ESTIMATOR_OPTIONS = (
@@ -234,6 +268,8 @@ def encode(
     table: Path | None = typer.Option(None, help="CSV table with the column of image names, where there is one."),
     image_column: str | None = typer.Option(None, help=IMAGE_COLUMN_HELP),
     image_size: tuple[int, int] | None = typer.Option(None, help=IMAGE_SIZE_HELP),
+    outside: bool = typer.Option(False, "--outside", help=OUTSIDE_HELP),
+    fill_unwritten: bool = typer.Option(False, "--fill-unwritten", help=FILL_HELP),
 ) -> None:
     """Encode samples: means and standard deviations of their latents, in mean.npy and std.npy.
 
@@ -244,7 +280,8 @@ def encode(
         from gppvae.estimator import GPPVAE
 
         model = GPPVAE.load(run)
-        samples = _opener(image_column, image_size)(data, None if table is None else read_table(table))
+        opened = _opener(image_column, image_size, outside, fill_unwritten)
+        samples = opened(data, None if table is None else read_table(table))
         mean, _ = model.encode(samples, return_std=True, out=out)
         print(f"{len(mean)} samples in {mean.shape[1]} latent dimensions in {out}: mean.npy, std.npy")
 
@@ -277,7 +314,7 @@ def report(run: Path = typer.Argument(help="Folder of a fitted model.")) -> None
     with one_sentence():
         from gppvae.report.run import write_report
 
-        print(f"report: {write_report(run, title=run.name)}")
+        print(f"report: {write_report(run, title=_utf8(run.name)[0])}")
 
 
 @app.command(
@@ -291,18 +328,44 @@ def reproduce(words: typer.Context) -> None:
     reproduce_app(one_sentence)(words.args, prog_name=words.command_path)
 
 
-def _opener(image_column: str | None, image_size: tuple[int, int] | None) -> Callable[[Path, Any], Any]:
-    """Opens samples; those of an image folder may be named by a column of their table."""
+def _utf8(*words: str) -> list[str]:
+    """Words of the command line as they were typed, also where the locale is C and Python took them for bytes."""
+    return [os.fsencode(word).decode("utf-8", "replace") for word in words]
+
+
+def _opener(
+    image_column: str | None, image_size: tuple[int, int] | None, outside: bool, fill_unwritten: bool
+) -> Callable[[Path, Any], Any]:
+    """Opens samples; those of an image folder belong to the rows of their table that name them."""
     from gppvae.data.open import open_samples
-    from gppvae.data.table import Table
+    from gppvae.data.pairing import pair_images
+    from gppvae.data.paths import kind_of
+    from gppvae.data.zarr_files import is_zarr_folder
+
+    column = None if image_column is None else _utf8(image_column)[0]
 
     def opened(data: Path, frame: Any) -> Any:
-        if image_column is not None and frame is None:
-            raise ValueError("expected --table together with --image-column, got none; give the table with that column")
-        names = None if image_column is None else [str(name) for name in Table(frame)[image_column]]
-        return open_samples(data, image_size, names)
+        if kind_of(data) == "a folder" and not is_zarr_folder(data):
+            files, sentence = pair_images(data, frame, column, image_size, outside)
+            _tell_pairing(sentence)
+            return files
+        if column is not None:
+            raise ValueError(f"expected a folder of images at {data}, got a file; --image-column is for images only")
+        return open_samples(data, image_size, None, outside, fill_unwritten)
 
     return opened
+
+
+def _tell_pairing(sentence: str) -> None:
+    """Say how files were paired with rows: always where only the order of names says so, else with --verbose."""
+    from gppvae.training.distributed import first_process
+
+    if not first_process():
+        return
+    if "in the order of their names" in sentence:
+        print(f"gppvae: {sentence}", file=sys.stderr)
+    else:
+        log.info(sentence)
 
 
 Pair = tuple[Any, Any]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,19 @@ def _devices() -> list[str]:
     if torch.cuda.is_available():
         found += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     return found + (["mps"] if torch.backends.mps.is_available() else [])
+
+
+@contextlib.contextmanager
+def readable_algebra() -> Iterator[None]:
+    """A Cholesky factor that fails outside of training is one sentence; also a decorator."""
+    try:
+        yield
+    except torch.linalg.LinAlgError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"a covariance of the fitted kernel is not positive definite at these rows ({reason}); "
+            "fit again with a kernel of larger jitter or with other columns"
+        ) from None
 
 
 def shown(value: Any) -> str:

@@ -16,7 +16,7 @@ from gppvae.data.arrays import from_input_layout, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows, Table
 from gppvae.estimator.base import Estimator, NotFittedError
-from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, number, shown, whole
+from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
 from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
@@ -178,6 +178,7 @@ class GPPVAE(Estimator):
         first = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
         self.calibration_ = calibrate(y, mask, first, self._unit())
 
+    @readable_algebra()
     def add_objects(self, samples: Any, table: Any, steps: int = 8) -> list[str]:
         """Learn ids that were not in the training set from a few samples of each; predict() then takes them.
 
@@ -292,6 +293,7 @@ class GPPVAE(Estimator):
         return found[0] if len(found) == 1 and found[0] is not None else found
 
     @torch.no_grad()
+    @readable_algebra()
     def predict(
         self, table: Any, n_samples: int = 0, include_noise: bool = False, seed: int | None = None, out: Folder = None
     ) -> Prediction:
@@ -324,6 +326,7 @@ class GPPVAE(Estimator):
         return Prediction(arrays["mean"], arrays["std"])
 
     @torch.no_grad()
+    @readable_algebra()
     def sample(
         self,
         table: Any,
@@ -354,6 +357,7 @@ class GPPVAE(Estimator):
         return to_input_layout((torch.cat(parts, dim=1) if parts else empty).numpy(), self.layout_)
 
     @torch.no_grad()
+    @readable_algebra()
     def predict_latent(self, table: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of z at rows, (N, latent_dim) each; far from the data the prior's variance."""
         model, weights = self._fitted
@@ -365,6 +369,7 @@ class GPPVAE(Estimator):
         return arrays["mean"], arrays["var"]
 
     @torch.no_grad()
+    @readable_algebra()
     def score(self, samples: Any, table: Any) -> float:
         """Mean lower bound on log p(y | row, training data) per sample, in nats; higher is better."""
         model, weights = self._fitted
@@ -422,6 +427,7 @@ class GPPVAE(Estimator):
             likelihood: likewise; one of the package's own with a network in it is needed for score() only.
             device: as in GPPVAE.
         """
+        find_device(device)
         tensors, meta = load_model(path, "gppvae")
         given, trained = meta["given"], meta["trained"]
         own = {"kernel": kernel, "encoder": encoder, "decoder": decoder, "likelihood": likelihood}

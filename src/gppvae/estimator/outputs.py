@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from torch import Tensor
+
+from gppvae.data.atomic import part_of, remove_leftovers, write_error
 
 Folder = str | os.PathLike[str] | None
 
@@ -39,13 +43,26 @@ class Outputs:
             if (self.folder / f"{name}.npy").exists():
                 raise FileExistsError(f"{self.folder} already holds {name}.npy; choose another folder or remove it")
         for name in names:
-            with open(self._unfinished(name), "wb") as file:
+            remove_leftovers(self.folder / f"{name}.npy")
+            with self._writing(name), open(self._unfinished(name), "wb") as file:
                 described = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_2_0(file, described)
 
     def _unfinished(self, name: str) -> Path:
         assert self.folder is not None
-        return self.folder / f".{name}.npy.{os.getpid()}.tmp"
+        return part_of(self.folder / f"{name}.npy")
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """Say which file could not be written, and leave nothing of it."""
+        assert self.folder is not None
+        try:
+            yield
+        except OSError as error:
+            for other in self.names:
+                with contextlib.suppress(OSError):
+                    self._unfinished(other).unlink(missing_ok=True)
+            raise write_error(error, self.folder / f"{name}.npy", "no file was left") from error
 
     def put(self, **parts: Tensor | np.ndarray) -> None:
         """The next rows of each array, by name."""
@@ -55,7 +72,7 @@ class Outputs:
                 self.arrays[name][self.filled : self.filled + len(rows)] = rows
             else:
                 # Appended and not mapped: pages of a map that was written to would count as memory in use.
-                with open(self._unfinished(name), "ab") as file:
+                with self._writing(name), open(self._unfinished(name), "ab") as file:
                     file.write(np.ascontiguousarray(rows, dtype=self.dtype).tobytes())
         self.filled += len(rows)
 
@@ -69,7 +86,8 @@ class Outputs:
         for name in self.names if self.folder is not None else ():
             assert self.folder is not None
             if kind is not None:
-                self._unfinished(name).unlink()
+                self._unfinished(name).unlink(missing_ok=True)
                 continue
-            os.replace(self._unfinished(name), self.folder / f"{name}.npy")
+            with self._writing(name):
+                os.replace(self._unfinished(name), self.folder / f"{name}.npy")
             self.arrays[name] = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)

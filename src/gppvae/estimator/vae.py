@@ -14,7 +14,7 @@ from gppvae.data.arrays import to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows
 from gppvae.estimator.base import Estimator, NotFittedError
-from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, number, whole
+from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, whole
 from gppvae.estimator.saving import (
     check_network_sizes,
     check_same_likelihood,
@@ -143,6 +143,7 @@ class VAE(Estimator):
         device: str | None = None,
     ) -> VAE:
         """A saved model; modules of your own must be given again (those of a `likelihood` only for score())."""
+        find_device(device)
         tensors, meta = load_model(path, "vae")
         given, trained = meta["given"], meta["trained"]
         own = {"encoder": encoder, "decoder": decoder, "likelihood": likelihood}

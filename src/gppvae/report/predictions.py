@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gppvae.data.arrays import from_input_layout
+from gppvae.data.atomic import WriteError, part_of, remove_leftovers, write_error
 from gppvae.estimator import Prediction
 from gppvae.report.figures import to_uint8
 from gppvae.report.images import contact_sheet, is_image, png_bytes, shade_range, to_pictures
@@ -47,7 +48,9 @@ def write_predictions(
         Names of what is in the folder now.
     """
     target = check_free(folder)
-    work = target.with_name(f".{target.name}.{os.getpid()}.part")
+    work = part_of(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
@@ -58,6 +61,10 @@ def write_predictions(
         if target.exists():
             target.rmdir()
         os.replace(work, target)
+    except WriteError:
+        raise
+    except OSError as error:
+        raise write_error(error, target, "no predictions were left") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return sorted(path.name for path in target.iterdir())
