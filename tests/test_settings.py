@@ -224,8 +224,8 @@ def test_other_phases_do_not_continue_a_run(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ('{"settings": {"given"', "config.json is damaged; restore it"),
-        ("[1, 2]", "was written by another version of gppvae"),
+        ('{"settings": {"given"', "got something else; restore it from a copy"),
+        ("[1, 2]", "expected a JSON object"),
         ('{"settings": {"kernel": "RBF(age)", "epochs": 3}}', "was written by another version of gppvae"),
     ],
 )
