@@ -16,5 +16,5 @@ def test_the_snippet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     exec(snippet.replace("epochs=40", "epochs=1").replace("n_digits=100", "n_digits=20"), namespace)
-    assert capsys.readouterr().out.splitlines() == ["(2, 1, 28, 28) (2, 1, 28, 28)"]
+    assert capsys.readouterr().out.splitlines() == ["(2, 28, 28) (2, 28, 28)"]
     assert (tmp_path / "runs" / "threes" / "model.safetensors").exists()

@@ -215,7 +215,7 @@ class GPPVAE(Estimator):
         """
         settings = read_config(out)["settings"]
         own = {name: options.pop(name) for name in GIVEN_AGAIN if name in options}
-        ask_again(settings["own"], own, out, "resume()")
+        ask_again(settings["own"], dict.fromkeys(GIVEN_AGAIN) | own, out, "resume()")
         with checked_content(Path(out) / CONFIG):
             self = cls(**(arguments(settings["given"]) | own))
         return self.fit(samples, table, out=out, **options)
@@ -431,7 +431,7 @@ class GPPVAE(Estimator):
         tensors, meta = load_model(path, "gppvae")
         given, trained = meta["given"], meta["trained"]
         own = {"kernel": kernel, "encoder": encoder, "decoder": decoder, "likelihood": likelihood}
-        ask_again({name: classes for name, classes in meta["own"].items() if name in own}, own, path, "load()")
+        ask_again(meta["own"], own, path, "load()")
         if likelihood is not None:
             check_same_likelihood(likelihood, trained["likelihood"])
         given_again = {name: value for name, value in own.items() if value is not None}

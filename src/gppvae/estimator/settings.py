@@ -83,7 +83,10 @@ def ask_again(own: dict[str, list[str]], given: dict[str, Any], path: Any, call:
         own: `own_parts` of the fit.  given: arguments of the call.  path: of the file or folder.
         call: what was called, for the message.
     """
-    missing = [name for name in own if given.get(name) is None]
+    named = isinstance(own, dict) and all(isinstance(classes, list) for classes in own.values())
+    if not named or not all(isinstance(cls, str) for classes in own.values() for cls in classes):
+        raise ValueError(f"{path} is damaged: expected the names of your own classes, got {own!r:.80}; fit again")
+    missing = [name for name in own if name in given and given[name] is None]
     if missing:
         classes = ", ".join(dict.fromkeys(cls for name in missing for cls in own[name]))
         *most, last = (f"{name}=" for name in missing)
