@@ -206,7 +206,7 @@ def test_ctrl_c_keeps_the_last_epoch(data: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeded)
     metrics = data / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120.0
-    while (not metrics.exists() or metrics.read_bytes().count(b"joint") < 8) and time.monotonic() < deadline:
+    while (not metrics.exists() or metrics.read_bytes().count(b"epoch") < 8) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -221,8 +221,7 @@ def test_ctrl_c_keeps_the_last_epoch(data: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locales of POSIX")
-@pytest.mark.parametrize("settings", [{"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {}], ids=["ascii", "coerced"])
-def test_a_folder_with_other_letters_in_the_c_locale(data: Path, settings: dict[str, str]) -> None:
+def test_a_folder_with_other_letters_in_the_c_locale(data: Path) -> None:
     folder = data / "Größe 数据"
     folder.mkdir()
     (data / "y.npy").rename(folder / "y.npy")
@@ -231,7 +230,7 @@ def test_a_folder_with_other_letters_in_the_c_locale(data: Path, settings: dict[
     kernel = ["--kernel", "Learned(spot, 2) * Periodic(Größe, 360)"]
     words = ["fit", str(folder / "t.csv"), "--data", str(folder / "y.npy"), *kernel, "--out", str(folder / "run ä")]
     environment = {name: value for name, value in os.environ.items() if name not in ("LANG", "LC_CTYPE")}
-    environment |= {"LC_ALL": "C", **settings}
+    environment |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # names are bytes, output is ASCII
     command = [sys.executable, "-m", "gppvae", *words, *SMALL, "--epochs", "1"]
     done = subprocess.run(command, capture_output=True, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr

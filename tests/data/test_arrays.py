@@ -244,3 +244,9 @@ def test_short_floats_of_tensors_are_taken() -> None:
 def test_objects_and_records_are_refused(data: np.ndarray) -> None:
     with pytest.raises(TypeError, match="integer or float type, got"):
         Samples(data)
+
+
+def test_values_that_networks_of_32_bits_cannot_take_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"at most 3\.4e"):
+        Samples(np.full((2, 3), 1e39)).check()
+    assert Samples(np.full((2, 3), 1e39), scale=1e-30).check() == pytest.approx((1e9, 1e9))

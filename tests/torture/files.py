@@ -213,6 +213,7 @@ def _continued(folder: Path, described: str, resume: bool = False) -> str:
 
 def check_checkpoint(folder: Path, seed: int, count: int) -> int:
     """Continue a run from checkpoints that were changed; how many were refused."""
+    shutil.rmtree(folder, ignore_errors=True)
     unfinished_run(folder / "start")
     mutations, refused = Mutations(folder / "start" / "checkpoint.safetensors", seed), 0
     for number in range(count):
@@ -226,6 +227,7 @@ def check_checkpoint(folder: Path, seed: int, count: int) -> int:
 
 def check_config(folder: Path, seed: int, count: int) -> int:
     """Continue a run whose config.json was changed; how many were refused."""
+    shutil.rmtree(folder, ignore_errors=True)
     unfinished_run(folder / "start")
     original, refused = json.loads((folder / "start" / "config.json").read_bytes()), 0
     texts = [b"[]", b"NaN", b"", b"{}", b'{"settings": []}', b'{"settings": {"given": 3}}', b"\xff\xfe", DEEP.encode()]

@@ -20,6 +20,7 @@ from gppvae.data.world import ALONE, World
 IN_MEMORY_BYTES = 1 << 30
 CHUNK_BYTES = 8 << 20
 MOMENT_ROWS = 256
+LARGEST = float(np.finfo(np.float32).max)
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,11 @@ class Samples:
                     "clean the data, or pass missing='mask' for NaN"
                 )
             seen = block[np.isfinite(block)]
+            if seen.size and np.abs(seen).max() > LARGEST:
+                raise ValueError(
+                    f"expected samples of at most {LARGEST:.2g}, which networks of 32 bits can take, got "
+                    f"{np.abs(seen).max():.2g}; rescale them, for example with scale=1e-6"
+                )
             if seen.size:
                 lowest, highest = min(lowest, float(seen.min())), max(highest, float(seen.max()))
                 whole = whole and bool((seen == np.round(seen)).all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -50,11 +51,16 @@ class FolderLock:
             log.warning("%s is on a disk without locks; start no other run in it", self.folder)
             return
         about = {"process": os.getpid(), "machine": this_host(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        write_bytes(self.folder / OWNER, json.dumps(about).encode())
+        try:
+            write_bytes(self.folder / OWNER, json.dumps(about).encode())
+        except BaseException:
+            self._lock.release()
+            raise
 
     def release(self) -> None:
         if self._lock.is_locked:
-            (self.folder / OWNER).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                (self.folder / OWNER).unlink(missing_ok=True)
             self._lock.release()
 
     def _owner(self) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -228,12 +228,26 @@ class PhaseRun:
         done = first
         while done < phase.epochs and not self._out_of_patience():
             seed = derive_seed(trainer.settings.seed, self.number, done)
-            self._epoch(replace(trainer.data, seed=seed, tick=self.progress.tick), done)
+            epoch = replace(trainer.data, seed=seed, tick=self.progress.tick)
+            with self._with_tensors_of_others() if saved and done == first else contextlib.nullcontext():
+                self._epoch(epoch, done)
             done += 1
             self._remember(done)
             meta = {"phase": self.number, "epoch": done, "best": self.best, "stale": self.stale}
             trainer.checkpoint(self._state(), meta | {"steps": self.steps, "bad_steps": self.bad_steps}, due=False)
         self._finish()
+
+    @contextlib.contextmanager
+    def _with_tensors_of_others(self) -> Iterator[None]:
+        """In the first epoch after a checkpoint, tensors that do not fit each other are the fault of the checkpoint."""
+        try:
+            yield
+        except (TrainingError, torch.linalg.LinAlgError, torch.cuda.OutOfMemoryError):
+            raise
+        except (RuntimeError, IndexError) as error:
+            assert self.trainer.folder is not None
+            with checked_content(self.trainer.folder.path / CHECKPOINT):
+                raise error
 
     def _remember(self, done: int) -> None:
         """Keep what was learned so far, if it is finite; a finite gradient may still lead to an infinite step."""
@@ -435,6 +449,8 @@ def _assign(module: nn.Module, name: str, value: Tensor) -> None:
         with torch.no_grad():
             current.copy_(value)
     else:
+        if current.dtype != value.dtype:
+            raise ValueError(f"{name} is {value.dtype}")
         setattr(owner, last, value.to(current.device))
 
 
