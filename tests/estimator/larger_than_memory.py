@@ -36,8 +36,7 @@ if __name__ == "__main__":
     n = len(np.load(file, mmap_mode="r"))
     table = {"object": np.arange(n) % 7, "angle": np.arange(n) % 5 * 60.0}
     work(file, {name: values[:500] for name, values in table.items()}, f"{out}/first")  # code is loaded on the way
-    # The allocator now and then takes 30 MiB that it keeps, whatever the rows: the least of the large peaks and the
-    # greatest of the small ones hold it both or neither.
+    # What the interpreter takes now and then, whatever the rows, is in all peaks or is not the least or greatest.
     peaks: dict[int, list[int]] = {500: [], n: []}
     for again in range(3):
         for rows, found in peaks.items():
