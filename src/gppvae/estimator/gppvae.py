@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -12,14 +13,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.arrays import from_input_layout, to_input_layout
+from gppvae.data.arrays import Samples, from_input_layout, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows, Table
 from gppvae.estimator.base import Estimator, NotFittedError
-from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
+from gppvae.estimator.checks import (
+    MAX_BATCH,
+    MAX_EPOCHS,
+    MAX_WIDTH,
+    find_device,
+    number,
+    readable_algebra,
+    shown,
+    whole,
+)
+from gppvae.estimator.choices import AUTO, PATIENCE, TOLERANCE, choose_held_out
+from gppvae.estimator.comparison import Comparison, compare
 from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
+from gppvae.estimator.plan import columns_read, plan_fit
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
 from gppvae.estimator.saving import (
     check_network_sizes,
@@ -28,24 +41,25 @@ from gppvae.estimator.saving import (
     check_settings_saved,
     kernel_extras,
     load_model,
+    close_dims,
     load_weights,
     model_file,
     probe_table,
     restore_kernels,
     save_model,
 )
-from gppvae.estimator.settings import arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
+from gppvae.estimator.settings import Groups, arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
 from gppvae.estimator.validation import known_rows, same_length, squared_errors, validator
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
-from gppvae.kernels import Kernel
+from gppvae.kernels import IdLeaf, Kernel
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.checkpoint import checked_content, under, with_prefix
-from gppvae.training.folder import CONFIG, RunFolder, read_config
+from gppvae.training.folder import CHECKPOINT, CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
 CALIBRATION_ROWS = 256
@@ -61,22 +75,27 @@ class GPPVAE(Estimator):
         kernel: over named columns, as an expression of kernels or as text. Or groups of latents, each with a kernel of
             its own, [("RBF(age) + Learned(id, 8)", 12), (None, 4)]; None is the ordinary VAE prior, for what no
             column explains.
-        latent_dim: L; 16 when None, or what the groups add up to.
-        network: "auto", "conv" (the paper's MNIST network), "wide", "faces", "mlp"; or give `encoder`, `decoder`.
+        latent_dim: L; chosen from the samples when None, or what the groups add up to.
+        network: "auto", "image", "vector", "conv" (the paper's MNIST network), "wide", "faces", "mlp"; or give
+            `encoder` and `decoder`.
         width: channels of every layer of a named network; its own default when None.
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y. They are copied; the fitted ones are in
             `model_.autoencoder`.
         likelihood: "gaussian", "bernoulli", "negative_binomial" or a Likelihood (docs/likelihoods.md).
         pixel_var: sigma_y^2 of the Gaussian, in the unit of the samples; larger trusts the prior more. With None,
-            samples are standardised inside and the noise is measured (docs/likelihoods.md).
+            samples are standardised inside and the noise is measured at rows held out (docs/likelihoods.md).
         alpha: latent noise variance to start from; the inference's own default when None.
-        inference: "global", "minibatch", "posterior" or "exact" (docs/inference.md says which to choose), or a class.
-        schedule: "joint", or "disjoint" to keep the networks of the VAE warm-up.
-        epochs, warmup_epochs, gp_epochs: of the joint, the VAE and the GP-only phase.
+        inference: "auto" chooses by the data; or "leave_out", "global", "minibatch", "posterior", "exact"
+            (docs/inference.md), or a class.
+        schedule: "joint", or "disjoint" to keep the networks of the VAE warm-up; where there is one.
+        epochs: of the main phase; None chooses, as it does for lr, prior_lr, batch_size and patience.
+        warmup_epochs, gp_epochs: of the VAE and the GP-only phase, where the inference has them.
         lr, prior_lr: learning rates of networks and prior.
         phases: a list of Phase instead of inference, schedule, epochs and rates.
         batch_size: B.  patience: validations without improvement before a phase stops.
         validate_every: epochs between validations.
+        hold_out: share of the rows that are not trained on but measure errors, where no validation data is given;
+            None holds out a few per cent when the inference is "auto", and none otherwise.
         channels: "first" or "last" for four-dimensional arrays.  scale: factor on the samples' values.
         missing: "mask" treats NaN as not observed.
         seed: makes a fit repeatable.  device: for example "cuda"; chosen when None.
@@ -91,14 +110,15 @@ class GPPVAE(Estimator):
     latent_dim: int | None = None
     _: KW_ONLY
     alpha: float | None = None
-    inference: str | type[Inference] = "global"
+    inference: str | type[Inference] = AUTO
     schedule: str = "joint"
-    epochs: int = 100
+    epochs: int | None = None
     warmup_epochs: int = 50
     gp_epochs: int = 100
-    lr: float = 1e-3
-    prior_lr: float = 1e-2
+    lr: float | None = None
+    prior_lr: float | None = None
     phases: list[Phase] | None = None
+    hold_out: float | None = None
 
     # -- fitting
 
@@ -122,44 +142,97 @@ class GPPVAE(Estimator):
             progress: show progress bars.
             checkpoint_seconds: least time between checkpoints.
         """
-        prior, phases = self._checked()
+        groups = self._checked()
         rows_table = Table(table)
-        for column in prior.columns():
+        for column in columns_read(groups):
             rows_table[column]  # report a missing column before the samples are read
-        data = self._training_samples(samples)
-        same_length(data, rows_table)
-        prior.bind(rows_table, torch.Generator().manual_seed(derive_seed(self.seed, 1)))
-        model = GPPriorVAE(self._build_autoencoder(data.shape, prior.n_latents), prior.to(self._gp_device()))
-        self.shape_ = data.shape
+        everything = self._training_samples(samples)
+        same_length(everything, rows_table)
+        held = self._rows_held_out(groups, rows_table, validation)
+        plan = plan_fit(self, groups, everything, rows_table, held)
+        self._chosen_batch = plan.batch_size
+        self.shape_ = everything.shape
+        prior, phases = plan.prior.to(self._gp_device()), plan.phases
+        model = GPPriorVAE(self._build_autoencoder(everything.shape, prior.n_latents), prior)
+        plan.start_networks(model.autoencoder)
         rows = prior.code(rows_table)
-        prior.plan(rows, self.batch_size)
+        prior.plan(rows, plan.batch_size)
         tell_cost(prior, rows)
-        validate = None
-        if validation is not None:
-            held_out = self._samples(validation[0]), Table(validation[1])
-            validate = validator(model, *held_out, self.batch_size, self._torch_device())
+        kept, training = None, (everything, rows_table)
+        if held.size:
+            index = np.setdiff1d(np.arange(len(everything)), held)
+            training = everything.part(index), rows_table.take(index)
+            kept = training[0], rows[torch.from_numpy(index).to(rows.device)]
+        judge = self._judge(validation, everything, rows_table, held)
+        validate = None if judge is None else validator(model, *judge, plan.batch_size, self._torch_device())
+        judged = judge is not None and known_rows(prior, judge[1]) is not None
+
+        def measure(weights: LatentPosterior) -> dict[str, Any]:
+            # Errors at rows that were not trained on are unbiased; use them where the model can predict such rows.
+            self.model_, self.posterior_ = model, weights
+            return self._measured(judge if judge is not None and judged else training, training if judged else None)
+
         folder = None if out is None else RunFolder(out)
-        trainer = self._train(model, phases, data, rows, folder, validate, progress, checkpoint_seconds)
-        self.calibration_: Calibration | None = None
+        trainer = self._train(
+            model, phases, everything, rows, folder, validate, progress, checkpoint_seconds, kept, measure
+        )
         assert trainer.weights is not None, "check_phases saw a phase that conditions q(B)"
         self.model_, self.posterior_ = model, trainer.weights
-        # Errors at held-out rows are unbiased; use them where the model can predict such rows.
-        judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
-        self._learn_noise(*(validation if judge and validation else (samples, table)))
+        self._take(trainer.measured if trainer.measured is not None else measure(trainer.weights), folder)
         self._keep(folder)
         return self
 
     @torch.no_grad()
-    def _learn_noise(self, samples: Any, table: Any) -> None:
-        """Take the noise of new samples from the errors at these rows, and how it grows with the spread of draws."""
+    def _measured(self, judge: tuple[Samples, Table], training: tuple[Samples, Table] | None) -> dict[str, Any]:
+        """Noise, calibration and comparison with the simple answers at these rows, as JSON values.
+
+        Args:
+            judge: rows with known answers.  training: rows for the simple answers; None where `judge` are these.
+        """
         model, posterior = self._fitted
-        if model.autoencoder.likelihood.learns_noise:
-            epoch = Epoch(
-                self._samples(samples), self.prior_.code(Table(table)), self.batch_size, None, self._torch_device()
-            )
-            errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
-            model.autoencoder.likelihood.learn_noise(errors / counts.clamp_min(1.0))
-        self.calibrate(samples, table)
+        epoch = Epoch(judge[0], self.prior_.code(judge[1]), self._rows_per_batch, None, self._torch_device())
+        errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
+        self.calibration_ = None
+        self.calibrate(*judge)
+        return {
+            "errors": (errors / counts.clamp_min(1.0)).tolist(),
+            "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
+            "comparison": None if training is None else compare(self, training, judge).to_json(),
+        }
+
+    def _take(self, measured: dict[str, Any], folder: RunFolder | None) -> None:
+        """Take over what was measured, which a checkpoint may have carried."""
+        with contextlib.nullcontext() if folder is None else checked_content(folder.path / CHECKPOINT):
+            calibration, comparison = measured["calibration"], measured["comparison"]
+            self.calibration_ = None if calibration is None else Calibration.from_json(calibration)
+            self.comparison_ = None if comparison is None else Comparison.from_json(comparison)
+            likelihood = self._autoencoder.likelihood
+            if likelihood.learns_noise:
+                likelihood.learn_noise(torch.tensor(measured["errors"], dtype=torch.float64))
+
+    def _rows_held_out(self, groups: Groups, table: Table, validation: Any) -> np.ndarray:
+        """Positions of the rows that this fit does not train on."""
+        if validation is not None or (self.hold_out is None and not self._chooses):
+            return np.zeros(0, dtype=np.int64)
+        ids = [leaf.column for kernel, _ in groups if kernel for leaf in kernel.leaves() if isinstance(leaf, IdLeaf)]
+        return choose_held_out(table, list(dict.fromkeys(ids)), self.hold_out, self.seed)
+
+    def _judge(
+        self, validation: Any, everything: Samples, table: Table, held: np.ndarray
+    ) -> tuple[Samples, Table] | None:
+        """Rows to validate on: those given, or those held out."""
+        if validation is not None:
+            return self._samples(validation[0]), Table(validation[1])
+        return (everything.part(held), table.take(held)) if held.size else None
+
+    @property
+    def _tolerance(self) -> float:
+        return TOLERANCE if self._chooses and self.patience is None else 0.0
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether inference and length are chosen from the data."""
+        return self.phases is None and isinstance(self.inference, str) and self.inference == AUTO
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
         """Measure how large errors are where draws spread little or much; `include_noise` then says so.
@@ -169,7 +242,7 @@ class GPPVAE(Estimator):
         """
         if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
             return
-        data, rows_table = self._samples(samples), Table(table)
+        data, rows_table = samples if isinstance(samples, Samples) else self._samples(samples), Table(table)
         same_length(data, rows_table)
         picked = np.arange(0, len(data), -(-max(len(data), 1) // CALIBRATION_ROWS))
         y, mask = data.read(torch.from_numpy(picked))
@@ -192,7 +265,7 @@ class GPPVAE(Estimator):
         """
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
-        return add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
+        return add_objects(self._fitted, data, Table(table), self._object_noise(), self._rows_per_batch, steps)
 
     def _unit(self) -> np.ndarray:
         """Size of a value that counts as one, broadcastable to a sample."""
@@ -220,25 +293,28 @@ class GPPVAE(Estimator):
             self = cls(**(arguments(settings["given"]) | own))
         return self.fit(samples, table, out=out, **options)
 
-    def _checked(self) -> tuple[LatentPrior, list[Phase]]:
-        """A fresh prior and the phases of a fit, with every setting checked."""
+    def _checked(self) -> Groups:
+        """The groups of latents of a fit, with every setting checked."""
         self._check_settings()
         self._check_numbers()
         groups = latent_groups(self.kernel, self.latent_dim)
-        unexplained = any(kernel is None for kernel, _ in groups)
-        phases = self._phases(unexplained)
-        check_phases(phases)
-        return LatentPrior(groups, self._start_alpha(phases)), phases
+        if not self._chooses:
+            check_phases(self._phases(unexplained=any(kernel is None for kernel, _ in groups)))
+        return groups
 
     def _check_numbers(self) -> None:
         if self.alpha is not None:
             number("alpha", self.alpha, *ALPHAS, "0.1")
         for name in ("epochs", "warmup_epochs", "gp_epochs"):
-            whole(name, getattr(self, name), 0, MAX_EPOCHS)
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), 0, MAX_EPOCHS)
         for name in ("lr", "prior_lr"):
-            number(name, getattr(self, name), 0.0, MAX_RATE, "0.001")
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name), 0.0, MAX_RATE, "0.001")
         if self.latent_dim is not None:
             whole("latent_dim", self.latent_dim, 1, MAX_WIDTH)
+        if self.hold_out is not None:
+            number("hold_out", self.hold_out, 0.0, 0.9, "0.05")
 
     def _phases(self, unexplained: bool) -> list[Phase]:
         """The phases as given, or as the inference writes them; those of no epochs are left out."""
@@ -246,9 +322,11 @@ class GPPVAE(Estimator):
             if not isinstance(self.phases, (list, tuple)) or not all(isinstance(p, Phase) for p in self.phases):
                 raise TypeError(f"phases must be a list of Phase, got {shown(self.phases)}; see gppvae.Phase")
             return list(self.phases)
+        given = {"epochs": self.epochs, "lr": self.lr, "prior_lr": self.prior_lr}
         budget = Budget(
-            self.schedule, self.epochs, self.warmup_epochs, self.gp_epochs, self.lr, self.prior_lr, unexplained
-        )
+            self.schedule, warmup_epochs=self.warmup_epochs, gp_epochs=self.gp_epochs, unexplained=unexplained,
+            **{name: value for name, value in given.items() if value is not None},
+        )  # fmt: skip
         return [phase for phase in find_inference(self.inference).phases(budget) if phase.epochs > 0]
 
     @torch.no_grad()
@@ -260,13 +338,12 @@ class GPPVAE(Estimator):
         z = latents_at(model, weights, rows)
         return [*weights.tensors().values(), z.var + z.noise, decode_mean(model, weights, rows)]
 
-    def _start_alpha(self, phases: list[Phase]) -> float:
-        """The latent noise that was asked for, or the least that the inferences start from."""
-        return self.alpha if self.alpha is not None else min(phase.kind.alpha for phase in phases)
-
-    def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Any) -> dict[str, Any]:
+    def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Samples) -> dict[str, Any]:
         groups = [(group.kernel, group.n_latents) for group in model.prior.groups]
-        chosen = {"kernel": group_texts(groups), "alpha": self._start_alpha(phases)}
+        alphas = [float(group.alpha.detach()) for group in model.prior.groups if group.kernel is not None]
+        chosen = {"kernel": group_texts(groups), "alpha": alphas[0]}
+        if self._chooses and self.patience is None:
+            chosen["patience"] = PATIENCE
         return super()._resolve(model, phases, samples) | chosen
 
     # -- asking
@@ -376,7 +453,7 @@ class GPPVAE(Estimator):
         data, rows_table = self._samples(samples), Table(table)
         data.check()
         same_length(data, rows_table)
-        epoch = Epoch(data, model.prior.code(rows_table), self.batch_size, None, self._torch_device())
+        epoch = Epoch(data, model.prior.code(rows_table), self._rows_per_batch, None, self._torch_device())
         return predictive_bound(model, weights, epoch)
 
     def _draws(
@@ -405,6 +482,7 @@ class GPPVAE(Estimator):
             "fit_seconds": self.fit_seconds_,
             "skipped_steps": self.skipped_steps_,
             "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
+            "comparison": None if self.comparison_ is None else self.comparison_.to_json(),
         }
         save_model(path, tensors, meta)
 
@@ -441,10 +519,13 @@ class GPPVAE(Estimator):
             self = cls(**(arguments(given) | given_again), device=device)
             self._check_settings()
             self._check_numbers()
-            groups = latent_groups(trained["kernel"] if kernel is None else kernel, given["latent_dim"])
-            check_same_kernel(groups, trained["kernel"], path)
+            groups = latent_groups(trained["kernel"] if kernel is None else kernel, trained["latent_dim"])
             self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
+            whole("batch_size", trained["batch_size"], 1, MAX_BATCH)
+            self._chosen_batch = trained["batch_size"]
             prior = LatentPrior(groups)
+            close_dims(prior, under("prior", state))
+            check_same_kernel(groups, trained["kernel"], path)
             restore_kernels(prior, meta["kernel"], under("prior", state))
             if encoder is None:
                 check_network_sizes(self, prior.n_latents, state)
@@ -455,6 +536,8 @@ class GPPVAE(Estimator):
             self.model_, self.posterior_ = model, LatentPosterior.from_tensors(under("weights", tensors))
             self.posterior_.check([(group.rank, group.n_latents) for group in prior.groups])
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
+            compared = meta.get("comparison")
+            self.comparison_ = None if compared is None else Comparison.from_json(compared)
             self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])
             self.resolved_, self.skipped_steps_ = trained, meta["skipped_steps"]
             self._check_answers(None if "kernel" in meta["own"] else probe_table(prior))

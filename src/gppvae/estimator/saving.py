@@ -16,7 +16,7 @@ from gppvae.data.table import Table
 from gppvae.estimator.checks import number, shown, whole
 from gppvae.estimator.settings import WRITES_PHASES, Groups, group_texts
 from gppvae.inference.phase import Phase
-from gppvae.kernels import IdLeaf, Linear
+from gppvae.kernels import IdLeaf, Learned, Linear
 from gppvae.kernels.base import Leaf
 from gppvae.likelihoods import Likelihood
 from gppvae.nets.build import build_networks
@@ -162,6 +162,13 @@ def _leaves(prior: LatentPrior) -> list[tuple[str, Leaf]]:
     """Leaves by all their places: one object may stand in an expression twice."""
     modules = prior.named_modules(remove_duplicate=False)
     return [(name, module) for name, module in modules if isinstance(module, Leaf)]
+
+
+def close_dims(prior: LatentPrior, tensors: dict[str, Tensor]) -> None:
+    """Write the dimensions that a fit chose into learned kernels where they are open."""
+    for name, leaf in _leaves(prior):
+        if isinstance(leaf, Learned) and leaf.open_dim:
+            leaf.choose_dim(tensors[f"{name}.x"].shape[1])
 
 
 def check_same_kernel(given: Groups, saved: list[list[Any]], path: Any) -> None:
