@@ -52,7 +52,7 @@ class Tally:
         self.rows: list[dict[str, Any]] = []
 
     def repeat(self, what: str, full: int, attack: Callable[[np.random.Generator, int], Any]) -> None:
-        """Call `attack` so often; it returns how many tries it was, or these and how many were refused, or "refused"."""
+        """Call `attack` so often; it returns a number of tries, or that and how many were refused, or "refused"."""
         started, tried, refused, failed, first = time.monotonic(), 0, 0, 0, None
         wanted = max(1, round(full * self.share))
         number = 0
