@@ -19,7 +19,7 @@ from gppvae.training.checkpoint import read_tensors
 from tiny import KERNEL, spots
 from torture.files import own_error
 
-INFERENCES = ("global", "minibatch", "posterior", "exact")
+INFERENCES = ("global", "minibatch", "posterior", "exact", "leave_out")
 FAILURES = (errno.ENOSPC, errno.EIO, errno.EACCES)
 
 
@@ -41,6 +41,10 @@ def predict(run: Path, out: Path) -> None:
 
 def encode(run: Path, out: Path) -> None:
     GPPVAE.load(run).encode(spots(4, 60)[0], return_std=True, out=out)
+
+
+def save(run: Path, out: Path) -> None:
+    GPPVAE.load(run).save(out)
 
 
 def same_model(a: Path, b: Path) -> bool:
@@ -85,7 +89,7 @@ def killed_until_done(work: Callable[[], None], longest: float, rng: np.random.G
 
 
 def check_kills(folder: Path, inference: str, rng: np.random.Generator, most: int = 6) -> int:
-    """Kill a fit, a prediction and an encoding; compare what they end with to undisturbed ones. Kills in all."""
+    """Kill a fit, a prediction, an encoding and a save; compare with undisturbed ones. Kills in all."""
     calm, torn = folder / f"{inference}-calm", folder / f"{inference}-torn"
     started = time.monotonic()
     if not calm.exists():
@@ -108,6 +112,10 @@ def check_kills(folder: Path, inference: str, rng: np.random.Generator, most: in
 
         kills += killed_until_done(once, 0.5 * longest, rng, 2)
         assert same_arrays(folder / f"{inference}-calm-{name}", out), f"what was {name} differs"
+    saved = folder / f"{inference}-torn-saved"
+    shutil.rmtree(saved, ignore_errors=True)
+    kills += killed_until_done(lambda: save(calm, saved), 0.1 * longest, rng, 2)  # over what the killed ones left
+    assert same_model(calm, saved), "what was saved differs"
     return kills
 
 

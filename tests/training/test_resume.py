@@ -36,7 +36,7 @@ def log(folder: Path) -> list[dict[str, Any]]:
 
 
 def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if name not in ("seconds", "cpu_seconds")} for row in rows]
 
 
 def assert_same_run(one: Path, two: Path) -> None:
@@ -46,8 +46,9 @@ def assert_same_run(one: Path, two: Path) -> None:
         assert tensor.dtype == second[name].dtype and tensor.shape == second[name].shape
         assert tensor.numpy().tobytes() == second[name].numpy().tobytes(), f"{name} differs"
     assert without_times(log(one)) == without_times(log(two))
-    seconds = [row["seconds"] for row in log(two)]
-    assert seconds == sorted(seconds)
+    for name in ("seconds", "cpu_seconds"):
+        seconds = [row[name] for row in log(two)]
+        assert seconds == sorted(seconds) and seconds[-1] > 0.0
 
 
 # -- killed processes

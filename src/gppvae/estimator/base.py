@@ -121,7 +121,7 @@ class Estimator(abc.ABC):
             ("patience", 0, None),
             ("validate_every", 1, None),
         )
-        for name, least, most in optional:
+        for name, least, most in [*optional, ("validate_every", 1, None)]:
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), least, most)
         choice("network", self.network, NETWORKS)

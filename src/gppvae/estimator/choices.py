@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Schedule:
     Attributes:
         passes: over the rows, as far as `least` and `most` optimiser steps allow.
         batch_size: B.  lr, prior_lr: of networks and prior.  weight_decay: of the networks.
-        alpha: latent noise variance.
+        alpha: latent noise variance.  options: of the inference.
     """
 
     passes: float
@@ -51,6 +52,7 @@ class Schedule:
     prior_lr: float
     weight_decay: float
     alpha: float
+    options: dict[str, Any] = field(default_factory=dict)
 
     def epochs(self, n_rows: int, batch_size: int) -> int:
         """Epochs that make between `least` and `most` steps."""
@@ -59,8 +61,9 @@ class Schedule:
         return max(1, math.ceil(steps / per_epoch))
 
 
+SEE_LITTLE = {"share": [0.4, 0.9], "input_noise": 0.5}
 SCHEDULES = {
-    ("leave_out", "image"): Schedule(130, 800, 8000, 32, 3e-3, 1e-2, 0.3, 0.05),
+    ("leave_out", "image"): Schedule(130, 800, 8000, 32, 3e-3, 1e-2, 0.3, 0.05, SEE_LITTLE),
     ("leave_out", "vector"): Schedule(60, 400, 4000, 32, 1e-3, 5e-3, 0.1, 0.1),
     ("global", "image"): Schedule(45, 2500, 20000, 64, 4e-3, 1e-2, 0.05, 0.001),
     ("global", "vector"): Schedule(45, 2500, 20000, 64, 2e-3, 1e-2, 0.05, 0.001),
@@ -145,7 +148,10 @@ def written_phases(inference: str, schedule: Schedule, epochs: int, unexplained:
     else:
         rates |= {"weights": schedule.prior_lr} | ({"encoder": schedule.lr / 4.0} if unexplained else {})
     after = round(PUT_BACK * epochs) if held_out else 0
-    phase = Phase(inference, inference, epochs - after, rates, "cosine", 0.03, schedule.weight_decay, held_out=held_out)
+    phase = Phase(
+        inference, inference, epochs - after, rates, "cosine", 0.03, schedule.weight_decay, options=schedule.options,
+        held_out=held_out,
+    )  # fmt: skip
     phases = [phase]
     if after:
         lower = {name: PUT_BACK_RATE * rate for name, rate in rates.items()}

@@ -70,7 +70,7 @@ def _check_meta(meta: dict[str, Any]) -> None:
     fits = {"vector": len(shape) == 1, "grey": len(shape) == 3 and shape[0] == 1}
     if not fits.get(layout, layout in ("first", "last") and len(shape) == 3):
         raise ValueError(f"layout is {shown(layout)} for samples of shape {shape}")
-    for name in ("given", "trained"):
+    for name in ("given", "trained", "own"):
         if not isinstance(meta[name], dict):
             raise ValueError(f"{name} is {shown(meta[name])}")
     for phase in meta["trained"]["phases"]:

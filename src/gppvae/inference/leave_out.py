@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +14,8 @@ from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon
 from gppvae.inference.phase import Budget, Phase
 from gppvae.inference.running import add
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.latent_prior import Latents
+from gppvae.prior.at_rows import RowFeatures, given
+from gppvae.prior.latents import Latents
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.prior.statistics import StatisticsSum, Sums
 
@@ -37,20 +39,32 @@ class LeaveOut(Inference):
 
     Args:
         model: the model.
-        share: of the rows of a batch that are left out.
+        share: of the rows of a batch that are left out; a pair of numbers for a share drawn anew for every batch.
         what: "rows" leaves out a random set together; "each" leaves every row out alone, given all others; the name of
             a coded column leaves out all rows of one of its values, in the whole table.
         together: coded column whose rows come in the same batch, for example an object's views.
+        input_noise: standard deviation of noise on what the encoder sees in training, in the unit of the samples'
+            spread. It keeps the encoder from knowing its few samples by heart.
     Cost: one plain VAE epoch plus O(N H (H + L)), and H^3 per batch. Memory: the N x L latents of the last visit.
     """
 
     name = "leave_out"
 
-    def __init__(self, model: GPPriorVAE, share: float = 0.5, what: str = ROWS, together: str | None = None) -> None:
+    def __init__(
+        self,
+        model: GPPriorVAE,
+        share: float | Sequence[float] = 0.5,
+        what: str = ROWS,
+        together: str | None = None,
+        input_noise: float = 0.0,
+    ) -> None:
         super().__init__(model)
-        if not 0.0 < share <= 1.0:
+        self.shares = (share, share) if isinstance(share, (int, float)) else tuple(share)
+        if len(self.shares) != 2 or not 0.0 < self.shares[0] <= self.shares[1] <= 1.0:
             raise ValueError(f"leave_out needs a share above 0 and at most 1, got {share}; use for example 0.5")
-        self.share, self.what, self.together = share, what, together
+        if not 0.0 <= input_noise < math.inf:
+            raise ValueError(f"leave_out needs an input_noise of at least 0, got {input_noise}; use for example 0.5")
+        self.what, self.together, self.input_noise = what, together, input_noise
         self.latents: Tensor
         self.register_buffer("latents", torch.zeros(0, dtype=torch.float64))
 
@@ -81,20 +95,19 @@ class LeaveOut(Inference):
         refresh, gathered = max(1, epoch.n_batches // REFRESHES_PER_EPOCH), 0
         for number, batch in enumerate(self._batches(epoch)):
             if gathered == 0:
-                totals = self._sums(epoch.rows, self.latents)
                 with torch.no_grad():
-                    q_all = prior.posterior(totals)
+                    totals = self._sums(epoch.rows, self.latents)
+                    q_all = given(totals)
                     kl = q_all.kl()
             of_all = len(batch) / epoch.n_rows
-            mean, var = autoencoder.encode(batch.y, batch.mask)
+            mean, var = autoencoder.encode(self._blurred(batch), batch.mask)
             mean64, var64 = prior.to_gp(mean), prior.to_gp(var)
-            predicted, target = self._predicted(batch, epoch, totals, mean64)
-            z_mean = torch.where(target, predicted.mean, mean64)
-            z_var = torch.where(target, predicted.var + predicted.noise, var64)
-            row_nll = prior.at(batch.rows, q_all, training=True).expected_nll(mean64, var64)
+            at, predicted, left_out = self._predicted(batch, epoch, totals, mean64)
+            z_mean = mean64.index_put((left_out,), predicted.mean)
+            z_var = var64.index_put((left_out,), predicted.var + predicted.noise)
             terms = LossTerms(
                 recon_nll=recon_nll(autoencoder, batch, draw(z_mean, z_var, batch)),
-                gp_nll=row_nll.sum() + of_all * kl,
+                gp_nll=at.at(q_all).expected_nll(mean64, var64).sum() + of_all * kl,
                 neg_entropy=neg_entropy(var),
                 penalty=of_all * prior.neg_log_prior(),
                 n=batch.total,
@@ -113,37 +126,58 @@ class LeaveOut(Inference):
             return iter(epoch)
         return iter(epoch.with_together(epoch.rows.columns[self.together].index.cpu()))
 
-    def _predicted(self, batch: Batch, epoch: Epoch, totals: Sums, mean: Tensor) -> tuple[Latents, Tensor]:
-        """What the GP says of the rows here given all rows but those left out, and which were, (B, 1)."""
+    def _blurred(self, batch: Batch) -> Tensor:
+        """What the encoder sees: the samples, with noise of their own where that was asked for."""
+        if self.input_noise == 0.0:
+            return batch.y
+        generator = torch.Generator().manual_seed(derive_seed(batch.seed, 2))
+        noise = torch.randn(batch.total, *batch.y.shape[1:], generator=generator)
+        noise = noise[batch.start : batch.start + len(batch)].to(batch.y.device)
+        return batch.y + self.input_noise * self.model.autoencoder.likelihood.unit * noise
+
+    def _predicted(self, batch: Batch, epoch: Epoch, totals: Sums, mean: Tensor) -> tuple[RowFeatures, Latents, Tensor]:
+        """What the GP says of the rows here that are left out, given all rows but those.
+
+        Args:
+            totals: over all rows, at the latents of their last visit.  mean: latents of the rows here, (B, L).
+
+        Returns:
+            Features of the rows here, the latents of those left out, and which these are, (n,).
+        """
         prior, world = self.model.prior, epoch.world
         here = slice(batch.start, batch.start + len(batch))
         index = world.join(batch.index.to(prior.device), here, batch.total)  # of the batch over all processes
         rows, fresh = epoch.rows[index], world.join(mean, here, batch.total)
         target = self._left_out(rows, batch)
+        left_out = target[here].nonzero().squeeze(1)
+        at = prior.features_at(rows)
+        own = at if len(batch) == batch.total else at[here]
         with torch.no_grad():  # everything but the batch, and the rows elsewhere that are left out with it
-            others = add(totals, prior.statistics(rows, self.latents[index]), -1.0)
+            others = add(totals, at.sums(self.latents[index]), -1.0)
             if self.what not in (EACH, ROWS):
                 others = add(others, self._elsewhere(epoch.rows, index, rows, target), -1.0)
-        kept = ~target if self.what != EACH else torch.ones_like(target)
-        q = prior.posterior(add(others, prior.statistics(rows[kept], fresh[kept])))
-        found = prior.at(batch.rows, q, training=True)
-        if self.what == EACH:
-            found = found.leave_one_out(mean)
         self.latents[index] = fresh.detach()
-        return found, target[here].unsqueeze(1)
+        if self.what == EACH:
+            found = own[left_out].given(add(others, at.sums(fresh))).leave_one_out(mean[left_out])
+        else:
+            kept = (~target).nonzero().squeeze(1)
+            found = own[left_out].given(add(others, at[kept].sums(fresh[kept])))
+        return own, found, left_out
 
     def _left_out(self, rows: Rows, batch: Batch) -> Tensor:
         """Which rows of a batch are left out, (n,) bool; the same on all processes."""
         generator = torch.Generator().manual_seed(derive_seed(batch.seed, 1))
         n, device = len(rows), self.model.prior.device
+        lowest, highest = self.shares
+        share = lowest + (highest - lowest) * float(torch.rand((), generator=generator))
         if self.what in (EACH, ROWS):
-            wanted = min(max(1, round(self.share * n)), n - 1 if n > 1 else 1)
+            wanted = min(max(1, round(share * n)), n - 1 if n > 1 else 1)
             chosen = torch.zeros(n, dtype=torch.bool)
             chosen[torch.randperm(n, generator=generator)[:wanted]] = True
             return chosen.to(device)
         index = rows.columns[self.what].index
         values = index.unique()
-        wanted = min(max(1, round(self.share * len(values))), max(1, len(values) - 1))
+        wanted = min(max(1, round(share * len(values))), max(1, len(values) - 1))
         picked = values[torch.randperm(len(values), generator=generator)[:wanted].to(device)]
         return torch.isin(index, picked)
 
@@ -156,9 +190,9 @@ class LeaveOut(Inference):
 
     @torch.no_grad()
     def _sums(self, rows: Rows, latents: Tensor) -> Sums:
-        """Sums over rows with these latents, a chunk at a time."""
+        """S and R over rows with these latents, summed a chunk at a time, over whole features."""
         totals = StatisticsSum()
         for start in range(0, max(len(rows), 1), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
             totals.add(self.model.prior.statistics(rows[chunk], latents[chunk]))
-        return totals.value
+        return self.model.prior.over_features(totals.value)

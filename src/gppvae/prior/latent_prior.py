@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -21,47 +20,13 @@ from torch import Tensor, nn
 
 from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.base import Kernel, Leaf
+from gppvae.prior.at_rows import RowFeatures, joined
 from gppvae.prior.closed_form import PosteriorAtRows, PseudoPosterior, condition_on_pseudo
+from gppvae.prior.latents import Latents
 from gppvae.prior.layout import Layout, plan_layout
 from gppvae.prior.lowrank import assemble, gp_nll
 from gppvae.prior.posterior import LatentPosterior, SharedCovariance, condition
 from gppvae.prior.statistics import Statistics, Sums, statistics, weighted_sums
-
-
-@dataclass(frozen=True)
-class Latents:
-    """Posterior of the latents at rows: f ~ N(mean, var), z = f + eta, eta ~ N(0, noise); (N, L) each."""
-
-    mean: Tensor
-    var: Tensor
-    noise: Tensor
-
-    def leave_one_out(self, z: Tensor) -> Latents:
-        """Each row's latents given all rows but itself, when q(B) was conditioned on all rows, these at `z`.
-
-        With the leverage h = v'Sigma v / d:
-            mean = f - h / (1 - h) (z - f),   var = v'Sigma v / (1 - h)
-        so that var + noise = d / (1 - h). Source: docs/math.md, "Leave-out training".
-
-        Args:
-            z: (N, L), the values that q(B) was conditioned on.
-        """
-        leverage = self.var / self.noise
-        mean = self.mean - leverage / (1.0 - leverage) * (z - self.mean)
-        return Latents(mean, self.var / (1.0 - leverage), self.noise)
-
-    def expected_nll(self, mean: Tensor, var: Tensor) -> Tensor:
-        """-E log N(z; f, noise) per row for z ~ N(mean, var), (N,).
-
-            1/2 sum_l [log 2 pi d + ((mu - f)^2 + s2 + v'Sigma v) / d]
-        Summed over all rows, plus KL(q(B)), it is never below the exact GP term, and equals it for given latents at
-        the posterior q(B). Source: Hensman et al. 2013; docs/math.md, "A bound that factorises".
-
-        Args:
-            mean, var: of q(z | y), (N, L) each.
-        """
-        quad = (mean - self.mean).square() + var + self.var
-        return 0.5 * (quad / self.noise + self.noise.log() + math.log(2.0 * math.pi)).sum(1)
 
 
 class LatentGroup(nn.Module):
@@ -214,6 +179,14 @@ class LatentPrior(nn.Module):
         full = [assemble(sums, group.layout) for group, sums in self._with(totals)]
         return LatentPosterior(tuple(condition(part) for part in full))
 
+    def over_features(self, totals: Sums) -> Sums:
+        """S and R of these sums over whole features, whatever the layout in which rows are summed."""
+        found = []
+        for group, own in self._with(totals):
+            full = assemble(own, group.layout)
+            found.append(Statistics(torch.cat([full.S, full.R], dim=1).unsqueeze(0), own.sums, own.n_latents))
+        return found
+
     def before_data(self) -> LatentPosterior:
         """q(B) before any data: N(0, I)."""
         parts = []
@@ -233,21 +206,20 @@ class LatentPrior(nn.Module):
         Args:
             training: whether all are training rows; see `LatentGroup.noise`.
         """
-        means, variances, noises = [], [], []
-        for group, q in zip(self.groups, weights.parts, strict=True):
-            V, size = group.features(rows), (len(rows), group.n_latents)
-            means.append(q.mean_at(V))
-            variances.append(q.var_at(V).expand(size))
-            noises.append(self._noise_of(group, rows, training))
-        return Latents(_joined(means), _joined(variances), _joined(noises))
+        return self.features_at(rows, training).at(weights)
+
+    def features_at(self, rows: Rows, training: bool = True) -> RowFeatures:
+        """Features and noise of rows, for several questions about them; `training` as in `at`."""
+        noise = [group.noise(rows, training).reshape(-1, 1).expand(len(rows), 1) for group in self.groups]
+        return RowFeatures([group.features(rows) for group in self.groups], noise, self.sizes)
 
     def functions_at(self, rows: Rows, draws: Sequence[Tensor]) -> Tensor:
         """f at rows for one draw of B per group, (N, L)."""
-        return _joined([group.features(rows) @ B for group, B in zip(self.groups, draws, strict=True)])
+        return joined([group.features(rows) @ B for group, B in zip(self.groups, draws, strict=True)])
 
     def noise_at(self, rows: Rows, training: bool = False) -> Tensor:
         """Variance of eta plus the residual variance of the rows, (N, L); `training` as in `at`."""
-        return _joined([self._noise_of(group, rows, training) for group in self.groups])
+        return joined([self._noise_of(group, rows, training) for group in self.groups])
 
     def _noise_of(self, group: LatentGroup, rows: Rows, training: bool) -> Tensor:
         return group.noise(rows, training).reshape(-1, 1).expand(len(rows), group.n_latents)
@@ -307,8 +279,4 @@ class LatentPrior(nn.Module):
             f, s = PosteriorAtRows.apply(group.features(rows), own, own_noise, q, n)
             means.append(f)
             variances.append(s.expand_as(f))
-        return _joined(means), _joined(variances)
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        return joined(means), joined(variances)

@@ -89,7 +89,7 @@ def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, 
     ends: dict[str, tuple[str, dict[str, float]]] = {}
     for row in history:
         values = ends.get(row["phase"], ("", {}))[1]
-        new = {name: float(row[name]) for name in row if name not in ("phase", "epoch", "seconds")}
+        new = {name: float(row[name]) for name in row if name not in ("phase", "epoch", "seconds", "cpu_seconds")}
         ends[row["phase"]] = (f"epoch {row['epoch']}", values | new)
     return [(phase, epoch, values) for phase, (epoch, values) in ends.items()]
 

@@ -31,6 +31,8 @@ CONFIG, METRICS, CHECKPOINT, MODEL = (
 # Of a configuration: arguments as given, what is trained, classes of the user's own, checksums of the data.
 SECTIONS = {"given", "trained", "own", "data"}
 
+NO_CODE = ("results", "docs", "*.md")  # what a run may have written, or pages; no number depends on them
+
 log = logging.getLogger("gppvae")
 
 
@@ -176,7 +178,11 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def provenance() -> dict[str, Any]:
-    """Versions, commit and machine of this run, for the record."""
+    """Versions, commit and machine of this run, for the record.
+
+    `clean` says whether the code is that of the commit: results and pages may have changed, nothing else. It is None
+    outside a repository.
+    """
     packages = ("gppvae", "torch", "gpytorch", "numpy", "scipy", "pandas")
     versions = {}
     for package in packages:
@@ -184,20 +190,22 @@ def provenance() -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--", ":/", *(f":(top,exclude){name}" for name in NO_CODE))
     return {
         "python": sys.version.split()[0],
         "versions": versions,
-        "commit": _commit(),
+        "commit": commit or "unknown",
+        "clean": None if commit is None or changed is None else not changed,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
     }
 
 
-def _commit() -> str:
+def _git(*words: str) -> str | None:
+    """What git says about the repository of this file; None if it is in none."""
     here = Path(__file__).resolve().parent
     try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, timeout=10
-        )
-    except OSError:
-        return "unknown"
-    return answer.stdout.strip() if answer.returncode == 0 else "unknown"
+        answer = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None

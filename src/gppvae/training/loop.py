@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,23 @@ class Settings:
     progress: bool = True
 
 
+class Seconds(NamedTuple):
+    """Wall time, and processor time of this process, all its threads together."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> Seconds:
+        return cls(time.monotonic(), time.process_time())
+
+    def __add__(self, other: tuple[Any, ...]) -> Seconds:
+        return Seconds(self.wall + other[0], self.cpu + other[1])
+
+    def __sub__(self, other: Seconds) -> Seconds:
+        return Seconds(self.wall - other.wall, self.cpu - other.cpu)
+
+
 class Trainer:
     """Runs phases in order over one data set, continuing from a checkpoint when the folder has one.
 
@@ -91,8 +108,8 @@ class Trainer:
         self.history: list[dict[str, Any]] = []
         self.weights: LatentPosterior | None = None
         self.skipped_steps = 0
-        self._seconds_before = 0.0
-        self._started = time.monotonic()
+        self._before_stop = Seconds(0.0, 0.0)  # of the processes that this one goes on from
+        self._started = Seconds.now()
         self._saved = time.monotonic()
         self._last: tuple[dict[str, Tensor], dict[str, Any]] | None = None  # since the checkpoint that was written
         self._phase: PhaseRun
@@ -133,7 +150,7 @@ class Trainer:
             own = self.model.state_dict()
             check_finite(tensors, with_prefix("model", own) | with_prefix("best.model", own))
             self.history = self.folder.keep_metrics(meta["metrics"])
-            self._seconds_before, self.skipped_steps = float(meta["seconds"]), meta["skipped"]
+            self._before_stop, self.skipped_steps = Seconds(meta["seconds"], meta["cpu_seconds"]), meta["skipped"]
             self.model.load_state_dict(under("model", tensors))
             self.measured = meta["measured"]
             carried = under("carried", tensors)
@@ -141,7 +158,12 @@ class Trainer:
         return tensors, meta
 
     def seconds(self) -> float:
-        return self._seconds_before + time.monotonic() - self._started
+        """Wall time of the training so far."""
+        return self.times().wall
+
+    def times(self) -> Seconds:
+        """Wall time and processor time of the training so far, stopped runs that it goes on from included."""
+        return self._before_stop + (Seconds.now() - self._started)
 
     def log(self, row: dict[str, Any]) -> None:
         self.history.append(row)
@@ -160,13 +182,9 @@ class Trainer:
         tensors = with_prefix("model", self._state_dict()) | {name: value.clone() for name, value in state.items()}
         if self.weights is not None:
             tensors |= with_prefix("carried", self.weights.tensors())
-        counts: dict[str, Any] = {
-            "metrics": len(self.history),
-            "seconds": self.seconds(),
-            "skipped": self.skipped_steps,
-        }
-        counts["measured"] = self.measured
-        self._last = tensors, meta | counts
+        times = self.times()
+        counts = {"metrics": len(self.history), "skipped": self.skipped_steps, "measured": self.measured}
+        self._last = tensors, meta | counts | {"seconds": times.wall, "cpu_seconds": times.cpu}
         if due or time.monotonic() - self._saved >= self.settings.checkpoint_seconds:
             self._write(self._last)
 
@@ -307,7 +325,9 @@ class PhaseRun:
             for name, value in values.items():
                 sums[name] = sums[name] + value if name in sums else value
         self.trainer.model.eval()
-        row = {"phase": self.phase.name, "epoch": done + 1, "seconds": round(self.trainer.seconds(), 3)}
+        times = self.trainer.times()
+        row = {"phase": self.phase.name, "epoch": done + 1}
+        row |= {"seconds": round(times.wall, 3), "cpu_seconds": round(times.cpu, 3)}
         logged = {name: float(value) / max(seen, 1) for name, value in sums.items()}
         logged["loss"] = sum(logged.values())
         shown = {"loss": logged["loss"]}
@@ -489,8 +509,9 @@ def _check_numbers(meta: dict[str, Any], n_phases: int) -> None:
         value, most = meta[name], n_phases if name == "phase" else math.inf
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
             raise ValueError(f"{name} is {value!r}")
-    if not (isinstance(meta["seconds"], float) and 0.0 <= meta["seconds"] < math.inf):
-        raise ValueError(f"seconds is {meta['seconds']!r}")
+    for name in ("seconds", "cpu_seconds"):
+        if not (isinstance(meta[name], float) and 0.0 <= meta[name] < math.inf):
+            raise ValueError(f"{name} is {meta[name]!r}")
     if meta["measured"] is not None and not isinstance(meta["measured"], dict):
         raise ValueError(f"measured is {meta['measured']!r:.80}")
     if not isinstance(meta["best"], float) or math.isnan(meta["best"]):

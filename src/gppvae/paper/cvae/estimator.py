@@ -137,6 +137,7 @@ class CVAE(Estimator):
             "kind": "cvae",
             "given": settings_of(self),
             "trained": self.resolved_,
+            "own": {},
             "shape": list(self.shape_),
             "layout": self.layout_,
             "views": self.views_,
