@@ -69,6 +69,7 @@ class Estimator(abc.ABC):
 
     def __post_init__(self) -> None:
         # Fitted values are declared here and set by fit() or load(): what is not fitted has none.
+        self._chosen_batch = BATCH
         self.shape_: tuple[int, ...]
         self.layout_: str
         self.model_: GPPriorVAE
@@ -100,7 +101,10 @@ class Estimator(abc.ABC):
 
     # -- to be said by each estimator
 
-    _tolerance = 0.0  # see training.loop.Settings
+    @property
+    def _tolerance(self) -> float:
+        """See training.loop.Settings."""
+        return 0.0
 
     @abc.abstractmethod
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -164,7 +168,7 @@ class Estimator(abc.ABC):
     @property
     def _rows_per_batch(self) -> int:
         """B as given, or as the fit chose it."""
-        return self.batch_size or getattr(self, "_chosen_batch", BATCH)
+        return self.batch_size or self._chosen_batch
 
     def _torch_device(self) -> torch.device:
         return find_device(self.device)

@@ -65,7 +65,7 @@ SEE_LITTLE = {"share": [0.4, 0.9], "input_noise": 0.5}
 SCHEDULES = {
     ("leave_out", "image"): Schedule(130, 800, 8000, 32, 3e-3, 1e-2, 0.3, 0.05, SEE_LITTLE),
     ("leave_out", "vector"): Schedule(60, 400, 4000, 32, 1e-3, 5e-3, 0.1, 0.1),
-    ("global", "image"): Schedule(45, 2500, 20000, 64, 4e-3, 1e-2, 0.05, 0.001),
+    ("global", "image"): Schedule(80, 2500, 20000, 64, 4e-3, 1e-2, 0.05, 0.001),
     ("global", "vector"): Schedule(45, 2500, 20000, 64, 2e-3, 1e-2, 0.05, 0.001),
 }
 

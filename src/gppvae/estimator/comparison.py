@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -82,10 +81,10 @@ def compare(model: GPPVAE, training: tuple[Samples, Table], held: tuple[Samples,
     if first_process():
         log.info("%s", found)
         if found.loses:
-            warnings.warn(
-                f"at held-out rows '{found.best_simple}' has a smaller error than the model ({found}); train longer "
-                "(epochs), give more latents (latent_dim), or choose a kernel that reads other columns",
-                stacklevel=3,
+            log.warning(
+                "at held-out rows the simple answer '%s' has a smaller error than the model; train longer (epochs), "
+                "give more latents (latent_dim), or choose a kernel that reads other columns",
+                found.best_simple,
             )
     return found
 

@@ -192,7 +192,7 @@ class GPPVAE(Estimator):
         model, posterior = self._fitted
         epoch = Epoch(judge[0], self.prior_.code(judge[1]), self._rows_per_batch, None, self._torch_device())
         errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
-        self.calibration_ = None
+        self.calibration_: Calibration | None = None
         self.calibrate(*judge)
         return {
             "errors": (errors / counts.clamp_min(1.0)).tolist(),
@@ -322,7 +322,7 @@ class GPPVAE(Estimator):
             if not isinstance(self.phases, (list, tuple)) or not all(isinstance(p, Phase) for p in self.phases):
                 raise TypeError(f"phases must be a list of Phase, got {shown(self.phases)}; see gppvae.Phase")
             return list(self.phases)
-        given = {"epochs": self.epochs, "lr": self.lr, "prior_lr": self.prior_lr}
+        given: dict[str, Any] = {"epochs": self.epochs, "lr": self.lr, "prior_lr": self.prior_lr}
         budget = Budget(
             self.schedule, warmup_epochs=self.warmup_epochs, gp_epochs=self.gp_epochs, unexplained=unexplained,
             **{name: value for name, value in given.items() if value is not None},

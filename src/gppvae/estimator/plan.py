@@ -89,6 +89,8 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
     if not estimator._chooses:
         closed = [(kernel, most if size == OPEN else size) for kernel, size in groups]
         phases = estimator._phases(unexplained=any(kernel is None for kernel, _ in groups))
+        if len(held):
+            phases = [replace(phase, held_out=True) for phase in phases]
         alpha = estimator.alpha if estimator.alpha is not None else min(phase.kind.alpha for phase in phases)
         return Plan(LatentPrior(closed, alpha), phases, estimator._rows_per_batch, None)
     components = _start(estimator._make_likelihood(), kernels, samples, table, held, generator)
@@ -146,8 +148,7 @@ def _start(
         signal = torch.maximum(signal, fit_components(kernel, rows, scores))
         for leaf in kernel.leaves():
             if isinstance(leaf, InducingLeaf) and not leaf.complete:
-                leaf.starts_at_spread = False  # features for the length scale that was found
-                leaf.bind_leaf(table, generator)
+                leaf.choose_inducing_again(table)  # for the length scale that was found
             if isinstance(leaf, StationaryLeaf):
                 lengths = ", ".join(f"{float(value):.3g}" for value in leaf.base.lengthscale.detach().reshape(-1))
                 tell("%s: length scale %s, by an exact fit to principal components", leaf.text(), lengths)

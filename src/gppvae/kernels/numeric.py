@@ -190,6 +190,11 @@ class InducingLeaf(NumericLeaf):
         self.complete = len(distinct) <= self.max_inducing
         self.inducing = torch.from_numpy(distinct if self.complete else self._centres(values, distinct))
 
+    def choose_inducing_again(self, table: Table) -> None:
+        """Set `inducing` and `complete` anew, for hyper-parameters that have changed since the kernel was bound."""
+        values = table.numeric(self.columns_read)
+        self.choose_inducing(values, distinct_rows(values)[0])
+
     def factor(self, values: Tensor) -> Tensor:
         k_uu = self.covariance(self.inducing, self.inducing)  # (R, R)
         # Distinct training values usually are the inducing points: one covariance then serves twice.

@@ -16,6 +16,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
+from gppvae.data.table import Table
 from gppvae.kernels.arguments import check_range
 from gppvae.kernels.numeric import SCALES, InducingLeaf
 from gppvae.kernels.series import LONGER, LOST, SHORTER, Fourier, Series, Sines, plan_fourier, plan_sines
@@ -84,6 +85,10 @@ class StationaryLeaf(InducingLeaf):
             super().choose_inducing(values, distinct)
         else:
             self.complete, self.inducing = False, self.inducing[:0]
+
+    def choose_inducing_again(self, table: Table) -> None:
+        self.starts_at_spread = False
+        super().choose_inducing_again(table)
 
     def start_lengthscale(self, values: np.ndarray) -> None:
         """Start each column's length scale at its spread in the training table."""

@@ -83,8 +83,8 @@ def _made(
         raise ValueError(f"the {name!r} network needs images of 8 x 8 or more, got {image[1:]}; use network='vector'")
     if name == "image":
         doublings = max(2, math.ceil(math.log2(max(image[1:]) / LARGEST_GRID)))
-        stages = [max(8, width // 2)] * (doublings - 2) + [width] * 3
-        return ConvEncoder(image, latent_dim, tuple(stages)), ShuffleDecoder(drawn, latent_dim, width, doublings)
+        channels = (max(8, width // 2),) * (doublings - 2) + (width,) * 3
+        return ConvEncoder(image, latent_dim, channels), ShuffleDecoder(drawn, latent_dim, width, doublings)
     stages, convs = (5, 2) if name == "faces" else (3, 1)
     encoder = ConvEncoder(image, latent_dim, (width,) * stages, convs)
     if name == "wide":
