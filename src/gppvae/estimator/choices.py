@@ -21,7 +21,6 @@ from gppvae.training.distributed import first_process
 
 log = logging.getLogger("gppvae")
 
-AUTO = "auto"
 LATENTS = 64
 FEW_ROWS = 1000  # of images: up to here training on what the other rows say is ahead, beyond it global inference
 FEW_FEATURES = 400  # H that a learned dimension is chosen for where every batch solves with H x H matrices

@@ -27,7 +27,7 @@ from gppvae.estimator.checks import (
     shown,
     whole,
 )
-from gppvae.estimator.choices import AUTO, PATIENCE, TOLERANCE, choose_held_out
+from gppvae.estimator.choices import PATIENCE, TOLERANCE, choose_held_out
 from gppvae.estimator.comparison import Comparison, compare
 from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.new_objects import add_objects
@@ -48,7 +48,16 @@ from gppvae.estimator.saving import (
     restore_kernels,
     save_model,
 )
-from gppvae.estimator.settings import Groups, arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
+from gppvae.estimator.settings import (
+    AUTO,
+    Groups,
+    arguments,
+    ask_again,
+    group_texts,
+    latent_groups,
+    own_parts,
+    settings_of,
+)
 from gppvae.estimator.validation import known_rows, same_length, squared_errors, validator
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase

@@ -20,6 +20,7 @@ OPEN = 0  # number of latents that is still to be chosen
 # Arguments from which phases are written; what was trained is the phases themselves.
 WRITES_PHASES = ("inference", "schedule", "epochs", "warmup_epochs", "gp_epochs", "lr", "prior_lr", "average")
 MODULES = ("encoder", "decoder")
+AUTO = "auto"  # the inference is chosen from the data
 LATENTS = 16  # of a VAE without a table
 
 
@@ -65,7 +66,7 @@ def own_parts(estimator: Any) -> dict[str, list[str]]:
         trained = [phase["inference"] for phase in as_json(estimator.phases)]
         found["phases"] = [name for name in trained if name not in INFERENCES]
     elif hasattr(estimator, "inference"):
-        found["inference"] = [name for name in as_json([estimator.inference]) if name not in INFERENCES]
+        found["inference"] = [name for name in as_json([estimator.inference]) if name not in (AUTO, *INFERENCES)]
     return {name: list(dict.fromkeys(classes)) for name, classes in found.items() if classes}
 
 
