@@ -26,7 +26,8 @@ FEW_ROWS = 1000  # of images: up to here training on what the other rows say is 
 FEW_FEATURES = 400  # H that a learned dimension is chosen for where every batch solves with H x H matrices
 MOST_FEATURES = 1024  # H beyond which such solves cost more than the networks
 HELD_OUT, LEAST_HELD_OUT, MOST_HELD_OUT = 0.05, 4, 256
-PUT_BACK, PUT_BACK_RATE = 0.3, 0.5  # share of the epochs that see all rows, and their learning rates
+TRIED = 0.6  # of the epochs of a fit to few rows: enough to measure errors
+PUT_BACK, PUT_BACK_RATE = 0.3, 0.5  # share of the epochs that see all of many rows, and their learning rates
 TOLERANCE = 0.15  # by which the error at rows held out must have grown to count against the patience
 PATIENCE = 15  # of VALIDATIONS of a phase, without improvement at rows held out, before it stops
 LEAST_SIGNAL = 0.05  # share of a principal component's variance that the kernel must explain for a latent of its own
@@ -64,7 +65,7 @@ SEE_LITTLE = {"share": [0.4, 0.9], "input_noise": 0.5}
 SCHEDULES = {
     ("leave_out", "image"): Schedule(130, 800, 8000, 32, 3e-3, 1e-2, 0.3, 0.05, SEE_LITTLE),
     ("leave_out", "vector"): Schedule(60, 400, 4000, 32, 1e-3, 5e-3, 0.1, 0.1),
-    ("global", "image"): Schedule(80, 2500, 20000, 64, 4e-3, 1e-2, 0.05, 0.001),
+    ("global", "image"): Schedule(110, 2500, 20000, 64, 4e-3, 1e-2, 0.05, 0.001),
     ("global", "vector"): Schedule(45, 2500, 20000, 64, 2e-3, 1e-2, 0.05, 0.001),
 }
 
@@ -136,7 +137,8 @@ def choose_held_out(table: Table, ids: Sequence[str], share: float | None, seed:
 def written_phases(inference: str, schedule: Schedule, epochs: int, unexplained: bool, held_out: bool) -> list[Phase]:
     """The phases of a fit whose settings were chosen.
 
-    With rows held out the last part of the training sees all rows, at lower rates: errors are measured before it.
+    With rows held out errors are measured first. Few rows are then all trained on, from the beginning: networks that
+    have settled without a row hardly take it in. With many rows the last part of the training sees all of them.
 
     Args:
         unexplained: whether some latents have no kernel.  held_out: whether rows are held out.
@@ -146,15 +148,16 @@ def written_phases(inference: str, schedule: Schedule, epochs: int, unexplained:
         rates |= {"encoder": schedule.lr, "noise": schedule.prior_lr}
     else:
         rates |= {"weights": schedule.prior_lr} | ({"encoder": schedule.lr / 4.0} if unexplained else {})
-    after = round(PUT_BACK * epochs) if held_out else 0
-    phase = Phase(
-        inference, inference, epochs - after, rates, "cosine", 0.03, schedule.weight_decay, options=schedule.options,
-        held_out=held_out,
-    )  # fmt: skip
+    phase = Phase(inference, inference, epochs, rates, "cosine", 0.03, schedule.weight_decay, options=schedule.options)
     phases = [phase]
-    if after:
+    if held_out and inference == "leave_out":
+        tried = replace(phase, name="tried", epochs=math.ceil(TRIED * epochs), held_out=True)
+        phases = [tried, replace(phase, restart=True)]
+    elif held_out:
+        after = round(PUT_BACK * epochs)
         lower = {name: PUT_BACK_RATE * rate for name, rate in rates.items()}
-        phases.append(replace(phase, name="all rows", epochs=after, lr=lower, held_out=False))
+        phases = [replace(phase, epochs=epochs - after, held_out=True)]
+        phases += [replace(phase, name="all rows", epochs=after, lr=lower)] if after else []
     if inference == "global":
         phases.append(Phase("encoder", "distill", max(1, epochs // 10), {"encoder": schedule.lr / 2.0}, "cosine"))
     return phases

@@ -28,6 +28,7 @@ class Phase:
         average: decay of a running average of the parameters, taken over at the end (0: none).
         options: further arguments of the inference.
         held_out: whether rows held out to measure errors stay out of this phase; errors are measured at its end.
+        restart: whether the model starts again from where the fit began.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Phase:
     average: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
     held_out: bool = False
+    restart: bool = False
 
     def __post_init__(self) -> None:
         for name in ("lr", "options"):
@@ -61,8 +63,9 @@ class Phase:
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and 0.0 <= value < most):
                 raise ValueError(f"phase {self.name!r} needs {name} of at least 0 and below {most:g}, got {value!r}")
-        if not isinstance(self.held_out, bool):
-            raise TypeError(f"phase {self.name!r} needs True or False for held_out, got {self.held_out!r}")
+        for name in ("held_out", "restart"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"phase {self.name!r} needs True or False for {name}, got {getattr(self, name)!r}")
         if self.decay not in ("constant", "cosine"):
             raise ValueError(f"phase {self.name!r}: decay must be 'constant' or 'cosine', got {self.decay!r}")
 

@@ -120,6 +120,7 @@ class Trainer:
 
         Whatever ends the training early (Ctrl-C too), the state after the last whole epoch is written first.
         """
+        self._beginning = self._state_dict() if any(phase.restart for phase in self.phases) else {}
         tensors, meta = self._resumed() if resume and self.folder else ({}, {})
         if self.folder and not resume:
             self.folder.keep_metrics(0)
@@ -127,6 +128,9 @@ class Trainer:
         bars = [(p.name, p.epochs, self.rows_of(p).n_batches * p.kind.sweeps) for p in self.phases]
         with Progress(bars, self.settings.progress and self.world.first) as progress:
             for number in range(first, len(self.phases)):
+                if self.phases[number].restart and not (number == first and meta.get("epoch")):
+                    self.model.load_state_dict(self._beginning)
+                    self.weights = None
                 self._before = self._state_dict(), self.weights
                 self._phase = PhaseRun(self, number, progress)
                 try:
