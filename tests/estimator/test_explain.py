@@ -1,4 +1,4 @@
-"""explain(): with a linear decoder every share and curve can be computed by hand, densely, from the kernel's definition."""
+"""explain(): with a linear decoder every share and curve can be computed by hand, from the definition of the kernel."""
 
 import json
 
@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from oracles import categorical, gram, rbf
 from torch import nn
 
 from gppvae import GPPVAE
 from gppvae.data.table import Table
 from gppvae.models.terms import signal_parts
+from oracles import categorical, gram, rbf
 
 WEIGHT = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)  # L = 3 latents, 4 values
 
