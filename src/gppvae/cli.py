@@ -342,7 +342,7 @@ def report(
             raise ValueError(
                 "expected --table and --data beside held-out rows, got neither; give the training data too"
             )
-        print(f"report: {write_report(run, model, train=train, test=test, title=_utf8(run.name)[0])}")
+        print(f"report: {write_report(run, model, train=train, test=test)}")
 
 
 @app.command(

@@ -114,7 +114,7 @@ class Estimator(abc.ABC):
         return math.prod(self.shape_)
 
     def __repr__(self) -> str:
-        ordered = sorted(fields(self), key=lambda item: item.kw_only)  # the kernel stands before the rest
+        ordered = sorted(fields(self), key=lambda item: bool(item.kw_only))  # the kernel stands before the rest
         changed = [item for item in ordered if getattr(self, item.name) is not item.default]
         words = [f"{item.name}={getattr(self, item.name)!r}" for item in changed]
         fitted = fitted_text(self)

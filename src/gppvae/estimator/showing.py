@@ -27,14 +27,14 @@ class Showing:
         *,
         train: Part | None = None,
         test: Part | None = None,
-        title: str = "GPPVAE",
+        title: str | None = None,
     ) -> Path:
         """Write the report, one HTML file that needs no network (docs/howto/read_the_report.md).
 
         Args:
             path: a folder, usually that of the run; it gets report.html and figures/.
             train: (samples, table) that were trained on.  test: (samples, table) that were not.
-            title: of the page.
+            title: of the page; that of the last report there, or the name of the folder, when None.
 
         Returns:
             The path of the page.
