@@ -160,7 +160,7 @@ def test_a_product_is_shared_out_by_column() -> None:
     for name, share in expected.items():
         np.testing.assert_allclose(found[name], share, atol=2e-4)
     np.testing.assert_allclose(sum(found.values()), 1.0)
-    assert "of together" in repr(model.explain(rows))
+    assert "\n  together " in repr(model.explain(rows))
 
 
 def test_parts_add_up_to_what_is_predicted_whatever_the_decoder() -> None:

@@ -154,13 +154,13 @@ class Explanation:
         return text
 
     def __repr__(self) -> str:
-        parts = [f"  of {name}" for term in self.terms for name in term.by_column]
+        parts = [f"  {name}" for term in self.terms for name in term.by_column]
         width = max([len(name) for name in (*(term.name for term in self.terms), *parts, "term")])
         lines = [f"{'term':<{width}}  latent  signal   alone"]
         for term in self.terms:
             shares = (term.latent_share, term.signal_share, term.alone)
             lines.append("  ".join([f"{term.name:<{width}}", *map(_percent, shares)]))
-            lines += [f"{f'  of {name}':<{width}}          {_percent(x)}" for name, x in term.by_column.items()]
+            lines += [f"{f'  {name}':<{width}}          {_percent(x)}" for name, x in term.by_column.items()]
         return "\n".join([*lines, self.note])
 
     def _repr_html_(self) -> str:

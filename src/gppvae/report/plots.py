@@ -161,7 +161,7 @@ def plot_explain(model: GPPVAE, explained: Explanation) -> Plot:
     names = [term.name for term in explained.terms]
     bars = [(number, term.name, term.signal_share) for number, term in enumerate(explained.terms)]
     for number, term in reversed(list(enumerate(explained.terms))):
-        bars[number + 1 : number + 1] = [(number, f"of {name}", share) for name, share in term.by_column.items()]
+        bars[number + 1 : number + 1] = [(number, f"\u2022 {name}", share) for name, share in term.by_column.items()]
     labels, shares = [name for _, name, _ in bars], [share for *_, share in bars]
     charts = [bar_chart(labels, shares, "Share of the signal", percent=True, colours=[n for n, *_ in bars])]
     if len(names) > 1:
