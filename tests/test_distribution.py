@@ -81,9 +81,7 @@ def test_the_wheel_of_the_sdist_holds_the_same_files(built: Path, tmp_path: Path
         archive.extractall(tmp_path, filter="data")
     (unpacked,) = tmp_path.iterdir()
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again", folder=unpacked)
-    names = [
-        sorted(zipfile.ZipFile(next(folder.glob("*.whl"))).namelist()) for folder in (built, tmp_path / "again")
-    ]
+    names = [sorted(zipfile.ZipFile(next(folder.glob("*.whl"))).namelist()) for folder in (built, tmp_path / "again")]
     assert names[0] == names[1]
     ours = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "gppvae").rglob("*.py")}
     assert ours | {"gppvae/data/threes.png", "gppvae/py.typed"} <= set(names[0])

@@ -60,6 +60,12 @@ def small_split(
             or not `held_out_angle` is given.
         held_out_angle: one of the angles, in degrees; None draws one.
         dtype: of the images.
+
+    Example:
+        >>> from gppvae.data.rotated_digits import small_split
+        >>> digits = small_split(n_digits=10, n_angles=4, held_out_angle=90.0)
+        >>> sorted(set(digits.train.table["angle"])), digits.test.images.shape[1:]
+        ([0.0, 180.0, 270.0], (28, 28))
     """
     name = f"small-{n_digits}x{n_angles}-seed{seed}"
     return draw_split(name, load_threes(), n_digits, n_angles, seed, held_out_angle, dtype)
