@@ -27,7 +27,7 @@ MNIST = Path(os.environ.get("GPPVAE_DATA", "nowhere")) / "mnist"
 
 
 @pytest.mark.skipif(
-    not MNIST.is_dir(), reason="GPPVAE_DATA names no folder with mnist/, so there is nothing to compare"
+    not MNIST.is_dir(), reason="GPPVAE_DATA names no folder with mnist/, nothing to compare"
 )
 def test_the_threes_are_the_first_of_mnist() -> None:
     images, labels = load_mnist(MNIST)
@@ -35,7 +35,7 @@ def test_the_threes_are_the_first_of_mnist() -> None:
 
 
 @pytest.mark.skipif(
-    not MNIST.is_dir(), reason="GPPVAE_DATA names no folder with mnist/, so there is nothing to pick from"
+    not MNIST.is_dir(), reason="GPPVAE_DATA names no folder with mnist/, nothing to pick from"
 )
 def test_the_first_of_each_digit() -> None:
     images, labels = first_of_each(500, MNIST)

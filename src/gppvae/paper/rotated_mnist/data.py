@@ -25,7 +25,7 @@ def load_split(split: str, source: str = "embedded", mnist: str | Path | None = 
 
     Args:
         split: "paper" draws one as the paper describes it, "published" is that of later papers (needs MNIST).
-        source: of the threes of "paper": "embedded" (those inside the package) or "mnist".  mnist: folder of the MNIST files.
+        source: of the threes of "paper": "embedded" (inside the package) or "mnist".  mnist: folder of the MNIST files.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}; paper is the default")
