@@ -16,8 +16,12 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
-# What docutils does not know, and a command of the same meaning that it does.
+# What docutils does not know or reads otherwise than TeX does, and the same in words that it reads rightly.
 SYNONYMS = [
+    (re.compile(r"\\[td]?frac\s*(\d)(\d)"), r"\\frac{\1}{\2}"),  # it takes the 12 of \tfrac12 for one number
+    (re.compile(r"\\(bar|hat|tilde)\s*([a-zA-Z])(?![a-zA-Z])"), r"\\\1{\2}{}"),  # else an index goes below the letter
+    # Names of functions need a thin space before what is not a bracket.
+    (re.compile(r"(\\(?:log|exp|sin|cos|operatorname\{\w+\}))(?=\s*(?:\w|\\[a-zA-Z]))"), r"\1\\,"),
     (re.compile(r"\\big(?![a-zA-Z])"), r"\\bigl"),
     (re.compile(r"\\Big(?![a-zA-Z])"), r"\\Bigl"),
     (re.compile(r"\\dots(?![a-zA-Z])"), r"\\ldots"),

@@ -26,17 +26,13 @@ def test_the_threes_are_pinned() -> None:
 MNIST = Path(os.environ.get("GPPVAE_DATA", "nowhere")) / "mnist"
 
 
-@pytest.mark.skipif(
-    not MNIST.is_dir(), reason="GPPVAE_DATA names no folder with mnist/, nothing to compare"
-)
+@pytest.mark.skipif(not MNIST.is_dir(), reason="GPPVAE_DATA names no folder with mnist/, nothing to compare")
 def test_the_threes_are_the_first_of_mnist() -> None:
     images, labels = load_mnist(MNIST)
     np.testing.assert_array_equal(load_threes(), images[labels == 3][:500] / 255.0)
 
 
-@pytest.mark.skipif(
-    not MNIST.is_dir(), reason="GPPVAE_DATA names no folder with mnist/, nothing to pick from"
-)
+@pytest.mark.skipif(not MNIST.is_dir(), reason="GPPVAE_DATA names no folder with mnist/, nothing to pick from")
 def test_the_first_of_each_digit() -> None:
     images, labels = first_of_each(500, MNIST)
     assert labels.tolist() == [digit for digit in range(10) for _ in range(500)]

@@ -47,9 +47,7 @@ def accuracy_overview(results: Path, options: Mapping[str, str]) -> ResultTable:
 def peers(results: Path, options: Mapping[str, str]) -> ResultTable:
     """What others report on a task, and ours where it was run; option task."""
     task = options.get("task", "rotated-mnist")
-    rows = [
-        [peer.method, peer.value, f"[{peer.source}]({peer.url})", peer.note] for peer in PEERS if peer.task == task
-    ]
+    rows = [[peer.method, peer.value, f"[{peer.source}]({peer.url})", peer.note] for peer in PEERS if peer.task == task]
     if task == "rotated-mnist":
         for network, found in _found(results).items():
             text = f"{mean_and_spread(found['mse'])} ({len(found['seeds'])} seeds)"
