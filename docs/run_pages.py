@@ -84,21 +84,24 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", default=PAGES, help="paths below docs/; all when none is given")
-    FIGURES.mkdir(parents=True, exist_ok=True)
-    before = read_results(RESULTS)["pages"] if RESULTS.exists() else {}
-    entries: dict[str, Any] = dict(before)
-    for name in parser.parse_args().pages:
-        page, start = DOCS / name, time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            printed = run(page, Path(folder))
-            for picture in Path(folder).glob("*.png"):
-                if picture.stat().st_size > MOST_BYTES:
-                    raise ValueError(f"{picture.name} must have at most {MOST_BYTES} bytes; save it with a lower dpi")
-                shutil.copy(picture, FIGURES / picture.name)
-        page.write_text(written(page.read_text("utf-8"), printed), "utf-8")
-        entries[name] = {"printed": printed, "seconds": round(time.perf_counter() - start, 1)}
-        print(f"{name}: {entries[name]['seconds']} s", file=sys.stderr)
-        write_results(RESULTS, {"experiment": "tutorials", "pages": entries})
+    names = parser.parse_args().pages
+    entries: dict[str, Any] = read_results(RESULTS)["pages"] if RESULTS.exists() else {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            start, place = time.perf_counter(), Path(folder) / Path(name).stem
+            place.mkdir()
+            printed = run(DOCS / name, place)
+            entries[name] = {"printed": printed, "seconds": round(time.perf_counter() - start, 1)}
+            print(f"{name}: {entries[name]['seconds']} s", file=sys.stderr)
+        write_results(RESULTS, {"experiment": "tutorials", "pages": entries})  # first: it notes the commit as it is now
+        FIGURES.mkdir(parents=True, exist_ok=True)
+        for picture in Path(folder).glob("*/*.png"):
+            if picture.stat().st_size > MOST_BYTES:
+                raise ValueError(f"{picture.name} must have at most {MOST_BYTES} bytes; save it with a lower dpi")
+            shutil.copy(picture, FIGURES / picture.name)
+    for name in names:
+        page = DOCS / name
+        page.write_text(written(page.read_text("utf-8"), entries[name]["printed"]), "utf-8")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ class Peer:
     """One number of another system.
 
     Attributes:
-        task: key of TASKS.  method: as its authors call it.  value: as printed there.
-        source: where it was read.  url: of the source.  note: what differs from the protocol of the task.
+        task: what is predicted; docs/peers.md describes each.  method: as its authors call it.
+        value: as printed there.  source: where it was read.  url: of the source.  note: what differs in the protocol.
     """
 
     task: str
@@ -22,15 +22,6 @@ class Peer:
     note: str = ""
 
 
-TASKS = {
-    "rotated-mnist": "Mean squared error of threes at a held-out angle.",
-    "health-mnist": "Mean squared error of future visits: 1,000 training subjects, visits 5 to 19 of others are predicted.",
-    "etth1": "Mean absolute error of 10% of the values masked at random, windows of 48 steps, standardised.",
-    "physionet2012": "Mean absolute error of 10% of the values masked at random, 35 features over 48 hours.",
-    "coil100": "Mean squared error of validation views, 128 x 128 pixels, training views every 40 degrees.",
-    "dlpfc": "Adjusted Rand index of clustered latents against the layers of section 151673.",
-    "lmmvae": "Mean squared error of future values, 100,000 simulated rows of 100 values, noise variance 1.",
-}
 _PAPER = ("Casale et al. 2018", "https://arxiv.org/abs/1810.11738")
 _ODE2VAE = ("Yildiz et al. 2019", "https://arxiv.org/abs/1905.10994")
 _SHOOTING = ("Vialard et al. 2020", "https://arxiv.org/abs/2006.10330")
