@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,3 +101,35 @@ def test_cards_lead_to_pages(site: Path) -> None:
     text = (site / "index.html").read_text("utf-8")
     cards = re.findall(r'class="card docutils container">\s*<p><a[^>]*href="([^"#]+)"', text)
     assert len(cards) >= 8 and all((site / card).is_file() for card in cards)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    pytest.importorskip("websocket", reason="websocket-client is not installed")
+    from report.browser import Browser, find_browser
+
+    executable = find_browser()
+    if executable is None:
+        pytest.skip("no chromium, chromium-browser, google-chrome or chrome is installed")
+    started = Browser(executable, tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
+
+
+@pytest.mark.parametrize("name", ["index", "quickstart", "math", "peers", "api", "howto/choosing_a_kernel"])
+def test_a_phone_shows_the_page_without_scrolling_sideways(site: Path, browser: Any, name: str) -> None:
+    browser.events.clear()
+    browser.open(site / f"{name}.html", width=390, height=800, scheme="dark")
+    assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+    assert browser.run("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    asked = [
+        event["params"]["request"]["url"]
+        for event in browser.events
+        if event.get("method") == "Network.requestWillBeSent"
+    ]
+    assert asked and all(url.startswith(("file:", "data:")) for url in asked)
+
+
+def test_formulas_have_a_size(site: Path, browser: Any) -> None:
+    browser.open(site / "math.html")
+    assert browser.run("[...document.querySelectorAll('math')].every(m => m.getBoundingClientRect().width > 4)")
