@@ -1,4 +1,4 @@
-"""What other systems report on the tasks of this field; every number was read in the source that is named with it."""
+"""What other systems report on the tasks of this field; every number has its source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Peer:
 
     Attributes:
         task: what is predicted; docs/peers.md describes each.  method: as its authors call it.
-        value: as printed there.  source: where it was read.  url: of the source.  note: what differs in the protocol.
+        value: as printed there.  source: of the number.  url: of the source.  note: what differs in the protocol.
     """
 
     task: str
