@@ -15,6 +15,8 @@ from typing import Any
 
 import typer
 
+from gppvae.explore.command import register as register_explore
+
 FAULT, BAD_INPUT, TRAINING_FAILED, INTERRUPTED = 1, 2, 3, 130
 IMAGE_COLUMN_HELP = "Column of the table with the images' file names; found by itself where one fits the files."
 IMAGE_SIZE_HELP = "Height and width to resize images to."
@@ -315,6 +317,9 @@ def report(run: Path = typer.Argument(help="Folder of a fitted model.")) -> None
         from gppvae.report.run import write_report
 
         print(f"report: {write_report(run, title=_utf8(run.name)[0])}")
+
+
+register_explore(app, one_sentence)
 
 
 @app.command(
