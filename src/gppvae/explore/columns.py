@@ -40,7 +40,7 @@ class ColumnFacts:
             return -1.0, 1.0
         low, high = min(self.values), max(self.values)
         if self.period is not None and high - low <= self.period:
-            return (0.0, self.period) if 0.0 <= low and high <= self.period else (low, low + self.period)
+            return (0.0, self.period) if low >= 0.0 and high <= self.period else (low, low + self.period)
         room = MARGIN * (high - low) or 1.0
         return low - room, high + room
 

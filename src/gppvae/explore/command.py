@@ -26,7 +26,9 @@ def register(app: typer.Typer, one_sentence: Callable[[], AbstractContextManager
     @app.command()
     def explore(
         run: Path = typer.Argument(help="Folder of a fitted model."),
-        table: Path | None = typer.Option(None, help="CSV table that the model was fitted to: shows what was measured."),
+        table: Path | None = typer.Option(
+            None, help="CSV table that the model was fitted to: shows what was measured."
+        ),
         data: Path | None = typer.Option(None, help="Its samples, of any kind that `gppvae fit --data` takes."),
         validation_table: Path | None = typer.Option(None, help="CSV table of rows that were not trained on."),
         validation_data: Path | None = typer.Option(None, help="Their samples."),

@@ -86,7 +86,9 @@ class Live:
             f = self._functions(rows, drawn.weights, masks, drawn.vectors)
             generator = torch.Generator()
             generator.set_state(drawn.state)
-            eps = torch.stack([torch.randn(f.shape[1:], generator=generator, dtype=torch.float64) for _ in range(len(f))])
+            eps = torch.stack(
+                [torch.randn(f.shape[1:], generator=generator, dtype=torch.float64) for _ in range(len(f))]
+            )
             noise = noise_without(self.model.prior_, rows, off).sqrt()
             means, variances = self._decoded(f + noise * eps.to(f.device))
             pairs = zip(means, variances, strict=True)
@@ -130,10 +132,8 @@ class Live:
             self._drawn[n] = _Drawn(weights, generator.get_state(), vectors)
         return self._drawn[n]
 
-    def _functions(
-        self, rows: Rows, draws: Iterable[list[Tensor]], masks: list[Tensor], vectors: int | None
-    ) -> Tensor:
-        """f at rows for each draw of B, (n, N, L); features are made once unless the draws have vectors of their own."""
+    def _functions(self, rows: Rows, draws: Iterable[list[Tensor]], masks: list[Tensor], vectors: int | None) -> Tensor:
+        """f at rows for each draw of B, (n, N, L); features are made once unless draws have vectors of their own."""
         prior = self.model.prior_
         masked = [[B * mask for B, mask in zip(draw, masks, strict=True)] for draw in draws]
         if vectors is not None and any(leaves[0].n_added for leaves in learned_by_column(prior).values()):
@@ -143,9 +143,7 @@ class Live:
                     found.append(prior.functions_at(rows, draw))
             return torch.stack(found)
         features = [group.features(rows) for group in prior.groups]
-        return torch.stack(
-            [torch.cat([V @ B for V, B in zip(features, draw, strict=True)], dim=1) for draw in masked]
-        )
+        return torch.stack([torch.cat([V @ B for V, B in zip(features, draw, strict=True)], dim=1) for draw in masked])
 
     def _decoded(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of p(y | z), (n, N, *shape) each, for latents (n, N, L), all in one batch."""

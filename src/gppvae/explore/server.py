@@ -43,8 +43,8 @@ HEADERS = {
 class Guard:
     """Refuses what does not come from the page itself, and puts the headers on what does.
 
-    A page elsewhere whose name was pointed at this machine (DNS rebinding) sends its own name as Host. A page in another
-    tab that asks across origins sends its Origin. Neither knows the token.
+    A page elsewhere whose name was pointed at this machine (DNS rebinding) sends its own name as Host. A page in
+    another tab that asks across origins sends its Origin. Neither knows the token.
 
     Args:
         app: what is guarded.  token: the first part of every path.
@@ -110,7 +110,9 @@ def make_app(answers: Answers, token: str) -> ASGIApp:
             found = await anyio.to_thread.run_sync(questions[name], asked)
         except (ValueError, TypeError, RecursionError) as error:
             return _sentence(" ".join(str(error).split()) or type(error).__name__, 400)
-        return Response(found, media_type="application/octet-stream") if isinstance(found, bytes) else JSONResponse(found)
+        return (
+            Response(found, media_type="application/octet-stream") if isinstance(found, bytes) else JSONResponse(found)
+        )
 
     files = {path.name: path.read_bytes() for path in sorted(STATIC.iterdir()) if path.suffix in KINDS}
 
@@ -138,13 +140,17 @@ class LiveServer:
 
     def __init__(self, answers: Answers, port: int = 0, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(18)
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # With the protocol named, asyncio switches Nagle's delay off: 40 ms per frame otherwise.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((HOST, port))
+            self._socket.listen()  # a browser that is opened before `run` waits instead of being refused
         except OSError as error:
             self._socket.close()
-            raise OSError(f"expected a free port on this machine, got {port} ({error.strerror}); choose another") from None
+            raise OSError(
+                f"expected a free port on this machine, got {port} ({error.strerror}); choose another"
+            ) from None
         self.port = int(self._socket.getsockname()[1])
         config = uvicorn.Config(
             make_app(answers, self.token), log_level="warning", access_log=False, server_header=False, lifespan="off"

@@ -24,6 +24,7 @@ MAX_ROWS = 20_000  # that a page shows
 MAX_CELLS = 4096  # of a grid that is made from the model alone
 MAX_COLOURS = 24  # columns beyond those of the kernel
 PREDICTED, MEASURED, HELD_OUT = 0, 1, 2
+Numbers = Sequence[int] | np.ndarray
 
 
 @dataclass
@@ -68,9 +69,11 @@ def demo_source(run: Path, model: GPPVAE) -> Source | None:
         recipe = facts["recipe"]
         digits = small_split(recipe["n_digits"], recipe["n_angles"], facts["seed"], recipe["held_out_angle"])
     except (ValueError, KeyError, TypeError) as error:
-        return Source(notes=[f"{DEMO} does not say which digits the demo used ({error!r:.80}); give --table and --data."])
-    parts = [make_part(model, part.table, part.images) for part in (digits.train, digits.test)]
-    return Source(*parts)
+        return Source(
+            notes=[f"{DEMO} does not say which digits the demo used ({error!r:.80}); give --table and --data."]
+        )
+    train, held = (make_part(model, part.table, part.images) for part in (digits.train, digits.test))
+    return Source(train, held)
 
 
 def other_data(run: Path, model: GPPVAE, part: Part) -> list[str]:
@@ -145,7 +148,7 @@ class Cells:
             return None, PREDICTED, 0
         return self.read(found[:1])[0], int(self.status[found[0]]), len(found)
 
-    def read(self, numbers: Sequence[int]) -> list[np.ndarray | None]:
+    def read(self, numbers: Numbers) -> list[np.ndarray | None]:
         """Samples of cells, None where there is none."""
         return [self._read_one(*self.where[number]) for number in numbers]
 
@@ -155,7 +158,7 @@ class Cells:
         y, mask = part.samples.read(torch.tensor([number]))
         return np.where(mask[0].numpy(), y[0].numpy(), np.nan) if mask is not None else y[0].numpy()
 
-    def rows(self, numbers: Sequence[int]) -> Table:
+    def rows(self, numbers: Numbers) -> Table:
         """The kernel's columns at cells."""
         taken = self.table.take(np.asarray(numbers, dtype=np.int64))
         return Table({column.name: taken[column.name] for column in self.columns})

@@ -90,6 +90,7 @@ def term_means(group: LatentGroup, mean: Tensor, rows: Rows) -> list[Tensor]:
     return [V @ m for V, m in zip(features, mean.split(sizes, dim=0), strict=True)]
 
 
+@torch.no_grad()
 def shares(prior: LatentPrior, posterior: LatentPosterior, rows: Rows) -> tuple[dict[TermName, float], float]:
     """Share of each term in the variance of the latents over these rows, and the share of latent noise.
 
@@ -105,6 +106,7 @@ def shares(prior: LatentPrior, posterior: LatentPosterior, rows: Rows) -> tuple[
     return {name: value / total for name, value in found.items()}, noise / total
 
 
+@torch.no_grad()
 def leaf_facts(leaf: Leaf) -> dict[str, Any]:
     """What a leaf is and what it learned, in words."""
     return {
@@ -130,22 +132,16 @@ def _learned(leaf: Leaf) -> str:
     return ", ".join(f"{name} {', '.join(f'{float(v):.3g}' for v in p.flatten())}" for name, p in few)
 
 
+@torch.no_grad()
 def covariance_of(leaf: Leaf, columns: list[ColumnFacts]) -> dict[str, Any]:
     """The covariance of a leaf at its ids or training values, with a label for each; alike ids side by side."""
     device = next((p.device for p in leaf.parameters()), torch.device("cpu"))
-    order = None
     if isinstance(leaf, IdLeaf):
         picked = _spread(len(leaf.levels))
         labels = [leaf.levels[number] for number in picked]
         values = torch.from_numpy(picked).to(device)
     else:
-        if isinstance(leaf, InducingLeaf):
-            numbers = leaf.shown_values.cpu().numpy()
-        else:
-            of = {column.name: column.values for column in columns}
-            numbers = np.array([of[name] for name in leaf.columns_read[:1]]).T if len(leaf.columns_read) == 1 else None
-            if numbers is None or not len(numbers):
-                raise ValueError(f"{leaf.text()} has no values to show a covariance of; give --table")
+        numbers = leaf.shown_values.cpu().numpy() if isinstance(leaf, InducingLeaf) else _training_values(leaf, columns)
         labels = [", ".join(f"{value:.4g}" for value in row) for row in numbers]
         values = torch.from_numpy(np.ascontiguousarray(numbers)).to(device)
     matrix = leaf.covariance(values, values).cpu().numpy()
@@ -153,6 +149,14 @@ def covariance_of(leaf: Leaf, columns: list[ColumnFacts]) -> dict[str, Any]:
         order = list(cluster_order(matrix))
         labels, matrix = [labels[n] for n in order], matrix[np.ix_(order, order)]
     return {"labels": labels, "matrix": matrix}
+
+
+def _training_values(leaf: Leaf, columns: list[ColumnFacts]) -> np.ndarray:
+    """Values of the one column that a leaf reads, (D, 1)."""
+    values = {column.name: column.values for column in columns}.get(leaf.columns_read[0], [])
+    if len(leaf.columns_read) != 1 or not values:
+        raise ValueError(f"{leaf.text()} has no values to show a covariance of; give --table")
+    return np.array(values)[:, None]
 
 
 def _spread(n: int) -> np.ndarray:

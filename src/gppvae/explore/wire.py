@@ -12,8 +12,8 @@ import numpy as np
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray | None]) -> bytes:
     """Length of the header (4 bytes, little-endian), the header, and the arrays end to end.
 
-    The header is `facts` and "arrays", the name and shape of each. It is padded with spaces, so that the numbers start at
-    a multiple of four. Arrays that are None are left out.
+    The header is `facts` and "arrays", the name and shape of each. It is padded with spaces, so that the numbers start
+    at a multiple of four. Arrays that are None are left out.
     """
     there = {name: np.ascontiguousarray(array, dtype="<f4") for name, array in arrays.items() if array is not None}
     head = json.dumps({**facts, "arrays": [[name, list(array.shape)] for name, array in there.items()]}).encode()

@@ -1,7 +1,7 @@
 // The table as a grid of cells, as strips along a column of numbers, or as a map of places.
 
 import {CanvasPen, colour, elided, mapped, range, scale, short, ticks} from "./pen.js";
-import {$, ask, cellOf, change, columnOf, facts, make, numbers, offTerms, onChange, rowAt, rowWords, setRow, state, trouble, valueAt} from "./state.js";
+import {$, ask, change, columnOf, facts, make, offTerms, onChange, rowAt, rowWords, setRow, state, trouble, valueAt} from "./state.js";
 import {addSave, pythonOff, pythonStart} from "./save.js";
 import {hideTip, showTip} from "./tip.js";
 
@@ -92,7 +92,7 @@ function draw(pen) {
       const key = `${iy},${ix}`, cell = layout.cells.has(key) ? picked(layout.cells.get(key)) : undefined;
       const place = [left + ix * cellW + gap / 2, top + iy * cellH + gap / 2, cellW - gap, cellH - gap];
       const fill = fillOf(key, cell);
-      pen.rect(...place, {fill: fill || colour("cell"), alpha: state.colour === "status" && cell !== undefined && facts.table.status[cell] === 1 ? 0.85 : 1});
+      pen.rect(...place, {fill: fill || colour("cell"), alpha: state.colour !== "status" || cell === undefined || facts.table.status[cell] === 2 ? 1 : facts.has_table ? 0.85 : 0.35});
       if (state.colour !== "status" && cell !== undefined && facts.table.status[cell] === 2) pen.rect(place[0] + 0.75, place[1] + 0.75, place[2] - 1.5, place[3] - 1.5, {stroke: colour("mark"), width: 1.5});
     }
   } else {
@@ -244,7 +244,7 @@ function choices() {
   const names = facts.columns.map(({name}) => [name, name]);
   fill($("grid-y"), names, state.y);
   fill($("grid-x"), names, state.x);
-  const kinds = [["status", "what was measured"], ["uncertainty", "uncertainty"]];
+  const kinds = [["status", facts.has_table ? "what was measured" : "none"], ["uncertainty", "uncertainty"]];
   if (facts.has_samples) kinds.splice(1, 0, ["error", "error"]);
   fill($("grid-colour"), kinds, state.colour);
 }
@@ -327,5 +327,3 @@ export function startGrid() {
   addEventListener("resize", () => { arrange(); render(); });
   again();
 }
-
-export {cellOf, numbers};

@@ -1,7 +1,7 @@
 // The kernel as written; each term a chip that can be switched off, each part with what it learned.
 
 import {CanvasPen, colour, elided, mapped, range, short} from "./pen.js";
-import {$, ask, change, facts, make, onChange, state, termKey, trouble} from "./state.js";
+import {$, ask, change, facts, make, onChange, state, termKey} from "./state.js";
 import {addSave, pythonStart} from "./save.js";
 import {hideTip, showTip} from "./tip.js";
 
@@ -77,22 +77,28 @@ async function fetchCovariance() {
   render();
 }
 
-const size = () => { const w = Math.max(220, Math.min(420, $("kernel-panel").clientWidth - 34)); return [w, w * 0.9]; };
+const TOP = 7, BOTTOM = 22;
+const leftOf = labels => Math.min(86, 8 + 6.2 * Math.max(...labels.map(label => label.length)));
 
-function draw(pen, [width, height]) {
+function size() {
+  const width = Math.max(220, Math.min(440, $("kernel-panel").clientWidth - 34));
+  return [width, width - leftOf(matrix.labels) - 4 + TOP + BOTTOM];
+}
+
+function draw(pen, [width]) {
   const labels = matrix.labels, n = labels.length, longest = Math.max(...labels.map(label => label.length));
-  const left = Math.min(86, 8 + 6.2 * longest), bottom = 22, cell = Math.min((width - left - 4) / n, (height - bottom - 4) / n);
+  const left = leftOf(labels), cell = (width - left - 4) / n;
   const most = Math.max(...matrix.matrix.map(Math.abs)) || 1, low = range(matrix.matrix)[0];
   for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) {
-    pen.rect(left + j * cell, 2 + i * cell, cell + 0.4, cell + 0.4, {fill: tone(matrix.matrix[i * n + j], low, most)});
+    pen.rect(left + j * cell, TOP + i * cell, cell + 0.4, cell + 0.4, {fill: tone(matrix.matrix[i * n + j], low, most)});
   }
   const every = Math.ceil(12 / cell), across = Math.ceil((Math.min(longest, 10) * 6.2 + 6) / cell);
   labels.forEach((label, i) => {
-    if (i % every === 0) pen.text(elided(label, left - 8), left - 5, 2 + (i + 0.5) * cell, {anchor: "end"});
-    if (i % across === 0) pen.text(elided(label, 66), left + (i + 0.5) * cell, 2 + n * cell + 11, {anchor: "middle"});
+    if (i % every === 0) pen.text(elided(label, left - 8), left - 5, TOP + (i + 0.5) * cell, {anchor: "end"});
+    if (i % across === 0) pen.text(elided(label, 66), left + (i + 0.5) * cell, TOP + n * cell + 11, {anchor: "middle"});
   });
   const columns = facts.leaves[state.leaf].columns, own = columns.length === 1 ? labels.findIndex(label => label === String(state.row[columns[0]])) : -1;
-  if (own >= 0) pen.rect(left, 2 + own * cell, n * cell, cell, {stroke: colour("mark"), width: 1.5});
+  if (own >= 0) pen.rect(left, TOP + own * cell, n * cell, cell, {stroke: colour("mark"), width: 1.5});
   place = {left, cell, n};
 }
 
@@ -119,7 +125,7 @@ function render() {
 function under(event) {
   if (!matrix || !place) return null;
   const box = $("covariance").getBoundingClientRect();
-  const j = Math.floor((event.clientX - box.left - place.left) / place.cell), i = Math.floor((event.clientY - box.top - 2) / place.cell);
+  const j = Math.floor((event.clientX - box.left - place.left) / place.cell), i = Math.floor((event.clientY - box.top - TOP) / place.cell);
   return i >= 0 && j >= 0 && i < place.n && j < place.n ? [i, j] : null;
 }
 
@@ -146,8 +152,8 @@ export function startKernel() {
         ...matrix.labels.map((label, i) => [label, ...matrix.matrix.subarray(i * matrix.labels.length, (i + 1) * matrix.labels.length)])] : [];
       return [["what", "text", "amplitude", "share", "learned"], ...terms, noise, ...table];
     },
-    python: () => `${pythonStart()}from gppvae.explore.columns import columns_of\nfrom gppvae.explore.terms import covariance_of, shares\n\n` +
-      "rows = model.prior_.code(table)  # your DataFrame\nby_term, noise = shares(model.prior_, model.posterior_, rows)\n" +
+    python: () => `${pythonStart()}from gppvae.data.table import Table\nfrom gppvae.explore.columns import columns_of\nfrom gppvae.explore.terms import covariance_of, shares\n\n` +
+      "rows = model.prior_.code(Table(table))  # your DataFrame\nby_term, noise = shares(model.prior_, model.posterior_, rows)\n" +
       `found = covariance_of(model.prior_.leaves()[${state.leaf}], columns_of(model.prior_))  # labels and matrix`,
   });
   onChange(what => {
@@ -159,4 +165,3 @@ export function startKernel() {
 }
 
 export const redrawKernel = () => { chips(); render(); };
-export {trouble};

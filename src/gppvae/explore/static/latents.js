@@ -1,7 +1,7 @@
 // Latents of the rows in two directions, and the way of the row through a column of numbers.
 
 import {Newest} from "./ask.js";
-import {CanvasPen, PALETTE, colour, cut, elided, mapped, range, scale, short, ticks} from "./pen.js";
+import {CanvasPen, PALETTE, colour, cut, mapped, range, scale, short, ticks} from "./pen.js";
 import {$, ask, change, columnOf, facts, make, offTerms, onChange, rowAt, rowWords, setRow, state, trouble, valueAt} from "./state.js";
 import {addSave, literal, pythonOff, pythonRow, pythonStart} from "./save.js";
 import {hideTip, showTip} from "./tip.js";
@@ -32,7 +32,7 @@ function tints() {
 }
 
 const scatterSize = () => { const w = Math.max(240, $("latent-panel").clientWidth - 32); return [w, Math.min(330, w * 0.85)]; };
-const alongSize = () => [scatterSize()[0], 170];
+const alongSize = () => [scatterSize()[0], 184];
 const at = (array, n, i) => array[n * points.k + i];
 
 function drawScatter(pen, [width, height]) {
@@ -62,17 +62,18 @@ function drawScatter(pen, [width, height]) {
 function drawAlong(pen, [width, height]) {
   const left = 38, bottom = 32, [low, high] = columnOf(state.slide).span, shown = [...new Set([state.a, state.b])];
   const all = shown.flatMap(i => Array.from(way.at, (_, n) => [at(way.places, n, i) - 2 * at(way.stds, n, i), at(way.places, n, i) + 2 * at(way.stds, n, i)])).flat();
-  const spanY = range(all), px = scale([low, high], [left, width - 6]), py = scale(spanY, [height - bottom, 8]);
+  const spanY = range(all), px = scale([low, high], [left, width - 6]), py = scale(spanY, [height - bottom, 24]);
   for (const tick of ticks(...spanY, 4)) { pen.path([[left, py(tick)], [width - 6, py(tick)]], {stroke: colour("line")}); pen.text(short(tick), left - 5, py(tick), {anchor: "end"}); }
   for (const tick of ticks(low, high, 6)) pen.text(short(tick), px(tick), height - bottom + 10, {anchor: "middle"});
   pen.text(state.slide, (left + width) / 2, height - 8, {anchor: "middle", fill: colour("ink")});
   const here = px(state.row[state.slide]);
-  pen.path([[here, 8], [here, height - bottom]], {stroke: colour("mark"), width: 1.5, dash: [4, 3]});
+  pen.path([[here, 24], [here, height - bottom]], {stroke: colour("mark"), width: 1.5, dash: [4, 3]});
   shown.forEach((i, number) => {
     const tone = number ? colour("soft") : colour("accent"), side = s => Array.from(way.at, (v, n) => [px(v), py(at(way.places, n, i) + s * 2 * at(way.stds, n, i))]);
     pen.path([...side(1), ...side(-1).reverse()], {fill: tone, alpha: 0.2});
     pen.path(Array.from(way.at, (v, n) => [px(v), py(at(way.places, n, i))]), {stroke: tone, width: 2});
-    pen.text(`direction ${i + 1}`, width - 10, 14 + 14 * number, {anchor: "end", fill: tone});
+    pen.rect(left + 100 * number, 8, 14, 3, {fill: tone});
+    pen.text(`direction ${i + 1}`, left + 20 + 100 * number, 10, {fill: tone});
   });
 }
 
@@ -180,4 +181,3 @@ function moved(pen, down) {  // the same pen, further down the page
 }
 
 export const redrawLatents = render;
-export {elided};

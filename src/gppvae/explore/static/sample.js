@@ -2,7 +2,7 @@
 
 import {Newest} from "./ask.js";
 import {CanvasPen, colour, elided, range, scale, short, ticks} from "./pen.js";
-import {$, ask, change, columnOf, facts, make, numbers, offTerms, onChange, rowWords, setRow, state, trouble} from "./state.js";
+import {$, ask, change, columnOf, facts, make, offTerms, onChange, rowWords, setRow, state, trouble} from "./state.js";
 import {addSave, pythonOff, pythonRow, pythonStart} from "./save.js";
 import {hideTip, showTip} from "./tip.js";
 
@@ -12,10 +12,10 @@ let frame = null, settle = 0, timer = 0, shown = 0, playing = 0, spread = 0;
 const queue = new Newest(fetchFrame, trouble);
 
 async function fetchFrame(draws) {
-  const started = performance.now();
-  const found = await ask("frame", {row: state.row, off: offTerms(), draws, keep: state.draws ? SHOWN : 0, noise: state.noise});
+  const started = performance.now(), row = {...state.row};
+  const found = await ask("frame", {row, off: offTerms(), draws, keep: state.draws ? SHOWN : 0, noise: state.noise});
   trouble(null);
-  frame = found;
+  frame = Object.assign(found, {row});  // words and picture are of the same row, wherever the slider is by now
   $("speed").textContent = `${Math.round(performance.now() - started)} ms`;
   render();
 }
@@ -59,7 +59,7 @@ function pictures() {
   found.push([drawn ? `draw ${shown + 1} of ${frame.draws.shape[0]}` : "predicted", pixels(values, facts.shape, low, high)]);
   if (frame.std) {
     spread = Math.max(spread, range(frame.std)[1]);  // one scale while the page is open, so that shades can be compared
-    found.push([`std, bright is ${short(spread)}`, pixels(frame.std, facts.shape, 0, spread, facts.maps.magma)]);
+    found.push([`uncertainty, up to ${+spread.toPrecision(2)}`, pixels(frame.std, facts.shape, 0, spread, facts.maps.magma)]);
   }
   return found;
 }
@@ -81,7 +81,7 @@ function showPictures() {
     canvas.width = facts.shape[2];
     canvas.height = facts.shape[1];
     if (picture) canvas.getContext("2d").drawImage(picture, 0, 0);
-    canvas.setAttribute("aria-label", `${words}, ${rowWords(state.row)}`);
+    canvas.setAttribute("aria-label", `${words}, ${rowWords(frame.row)}`);
     label.textContent = words;
   });
 }
@@ -103,11 +103,12 @@ function drag(event) {
 
 // -- curves
 
+const logTicks = high => [0, 1, 3, 10, 30, 100, 300, 1e3, 3e3, 1e4, 1e5, 1e6].map(v => Math.log10(v + 1)).filter(v => v <= high);
 const nameOf = i => facts.names[i] || `value ${i + 1}`;
 let curve = null;
 
 function drawCurve(pen, [width, height]) {
-  const n = frame.mean.length, few = n <= 30, left = 52, right = 12, top = 10;
+  const n = frame.mean.length, few = n <= 30, left = 52, right = 12, top = 26;
   const longest = few ? Math.max(...Array.from({length: n}, (_, i) => nameOf(i).length)) : 0, turned = few && longest * 6.2 > (width - left) / n;
   const bottom = turned ? Math.min(90, 16 + 5.2 * longest) : 36, to = state.log ? v => Math.log10(Math.max(v, 0) + 1) : v => v;
   const band = side => Array.from(frame.mean, (m, i) => to(m + side * 2 * (frame.std ? frame.std[i] : 0)));
@@ -116,7 +117,7 @@ function drawCurve(pen, [width, height]) {
   let [low, high] = range(seen);
   [low, high] = [low - 0.05 * (high - low || 1), high + 0.05 * (high - low || 1)];
   const px = scale([0, Math.max(1, n - 1)], [left + (few ? 14 : 0), width - right - (few ? 14 : 0)]), py = scale([low, high], [height - bottom, top]);
-  for (const tick of ticks(low, high, 5)) {
+  for (const tick of state.log ? logTicks(high) : ticks(low, high, 5)) {
     pen.path([[left, py(tick)], [width - right, py(tick)]], {stroke: colour("line")});
     pen.text(short(state.log ? 10 ** tick - 1 : tick), left - 6, py(tick), {anchor: "end"});
   }
@@ -135,6 +136,13 @@ function drawCurve(pen, [width, height]) {
     for (const tick of ticks(0, n - 1, 8)) pen.text(facts.names.length ? elided(nameOf(Math.round(tick)), 60) : String(Math.round(tick) + 1), px(tick), height - bottom + 11, {anchor: "middle"});
     pen.text("value", (left + width - right) / 2, height - 8, {anchor: "middle", fill: colour("ink")});
   }
+  const entries = [["predicted", "accent"], ...(frame.std ? [["two deviations", "accent"]] : []), ...(frame.measured ? [["measured", "mark"]] : [])];
+  entries.forEach(([words, tone], i) => {
+    const x = left + 112 * i;
+    if (words === "measured") pen.ellipse(x + 7, 10, 3, 3, {fill: colour(tone)});
+    else pen.rect(x, words === "predicted" ? 9 : 5, 14, words === "predicted" ? 2 : 10, {fill: colour(tone), alpha: words === "predicted" ? 1 : 0.25});
+    pen.text(words, x + 20, 10);
+  });
   curve = {px, n};
 }
 
@@ -155,7 +163,7 @@ function showCurve() {
     canvas.onpointerleave = hideTip;
     stage.replaceChildren(canvas);
   }
-  canvas.setAttribute("aria-label", `predicted values, ${rowWords(state.row)}`);
+  canvas.setAttribute("aria-label", `predicted values, ${rowWords(frame.row)}`);
   drawCurve(new CanvasPen(canvas, ...curveSize()), curveSize());
 }
 
@@ -169,7 +177,7 @@ function render() {
   const more = [frame.status === 2 ? "" : status, frame.count > 1 ? `first of ${frame.count} samples` : "",
     frame.rmse === undefined ? "" : `error ${short(frame.rmse)}`, frame.uncertainty === undefined ? "" : `std ${short(frame.uncertainty)}`].filter(Boolean);
   words.textContent = more.length ? ` · ${more.join(" · ")}` : "";
-  $("sample-where").replaceChildren(rowWords(state.row), frame.status === 2 ? " · " : "", make("b", {textContent: frame.status === 2 ? status : ""}), words);
+  $("sample-where").replaceChildren(rowWords(frame.row), frame.status === 2 ? " · " : "", make("b", {textContent: frame.status === 2 ? status : ""}), words);
 }
 
 function setControls() {
@@ -210,7 +218,7 @@ function numberControl({name, span, values}) {
   control.update = () => {
     slider.value = state.row[name];
     slider.setAttribute("aria-valuetext", short(state.row[name]));
-    if (document.activeElement !== box) box.value = state.row[name];
+    if (document.activeElement !== box) box.value = +state.row[name].toPrecision(6);
     const on = playing && state.slide === name;
     button.textContent = on ? "❚❚" : "▶";
     button.setAttribute("aria-label", `${on ? "stop" : "play"} ${name}`);
@@ -303,4 +311,3 @@ export function startSample() {
 }
 
 export const redrawSample = render;
-export {numbers};

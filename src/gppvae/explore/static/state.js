@@ -34,8 +34,11 @@ export function offTerms() {
   return [...state.off].map(key => key.split(".").map(Number));
 }
 
+const order = new Intl.Collator(undefined, {numeric: true});
+
 export function setFacts(found) {
   facts = found;
+  for (const column of facts.columns) if (column.levels) column.levels.sort(order.compare);  // 2 before 10
   facts.cells = facts.table.status.length;
 }
 
@@ -55,15 +58,6 @@ export function rowAt(cell) {
   return Object.fromEntries(facts.columns.map(({name}) => [name, valueAt(name, cell)]));
 }
 
-const same = (a, b) => typeof a === "number" && typeof b === "number" ? Math.abs(a - b) < 1e-9 : a === b;
-
-export function cellOf(row) {
-  for (let cell = 0; cell < facts.cells; cell++) {
-    if (facts.columns.every(({name}) => same(valueAt(name, cell), row[name]))) return cell;
-  }
-  return -1;
-}
-
 export function rowWords(row) {
   return facts.columns.map(({name}) => `${name} ${typeof row[name] === "number" ? +row[name].toPrecision(6) : row[name]}`).join(", ");
 }
@@ -80,7 +74,7 @@ export function standard() {
   const y = order.length ? (ids.length ? order[0] : order[1] || order[0]).name : "";
   const others = facts.columns.filter(column => column.name !== y);
   const x = ((ids.length ? rest[0] : null) || others[0] || {name: y}).name;
-  return {...SIMPLE, y, x, slide, tint: slide || y, noise: !facts.images, log: facts.counts, row: facts.start, off: new Set(),
+  return {...SIMPLE, y, x, slide, tint: slide || y, noise: !facts.images, log: facts.counts, colour: facts.has_table ? "status" : "uncertainty", row: facts.start, off: new Set(),
     b: facts.groups.reduce((sum, group) => sum + group.latents, 0) > 1 ? 1 : 0};
 }
 
