@@ -116,6 +116,8 @@ def common(
     [bold]gppvae fit[/bold] table.csv --data images.npy --kernel "Learned(person, 64) * FreeForm(pose)" --out runs/faces
 
     [bold]gppvae predict[/bold] runs/faces wanted.csv --out predicted
+
+    [bold]gppvae explore[/bold] runs/faces --table table.csv --data images.npy
     """
     _debug.set(debug)
 

@@ -84,7 +84,7 @@ def hash_of(tab: LiveBrowser) -> dict[str, str]:
 
 def test_it_opens_on_a_held_out_row(tab: LiveBrowser, served: Served) -> None:
     assert "held out from training" in tab.run(WHERE) and "angle 90" in tab.run(WHERE)
-    assert tab.run(LABELS)[:2] == ["measured", "predicted"] and tab.run(LABELS)[2].startswith("uncertainty, up to")
+    assert tab.run(LABELS)[:2] == ["measured", "predicted"] and tab.run(LABELS)[2].startswith("std up to")
     assert "measured (26)" in tab.text("#grid-legend") and "held out (5)" in tab.text("#grid-legend")
     sent = {url.split("?")[0] for url in tab.requested()}
     assert all(url.startswith(served.server.address) for url in sent)

@@ -1,12 +1,13 @@
 // Starts the page: what the server knows, what the address says, then every panel.
 
 import {meta} from "./ask.js";
+import {forgetColours} from "./pen.js";
 import {render as redrawGrid, startGrid} from "./grid.js";
 import {redrawKernel, startKernel, termKeys, toggle} from "./kernel.js";
 import {redrawLatents, startLatents} from "./latents.js";
 import {startObjects} from "./objects.js";
 import {isPlaying, play, redrawSample, startSample} from "./sample.js";
-import {$, address, change, facts, make, read, setFacts, state, trouble} from "./state.js";
+import {$, address, change, facts, make, onChange, read, setFacts, state, trouble} from "./state.js";
 
 function keys(event) {
   const inField = event.target.closest("input:not([type=range]):not([type=checkbox]), select, textarea, dialog[open]");
@@ -32,13 +33,18 @@ async function share() {
   setTimeout(() => { $("share").textContent = "Copy link"; }, 1500);
 }
 
+function about() {
+  const size = facts.images ? `pictures of ${facts.shape[2]} x ${facts.shape[1]}` : `${facts.shape[0]} values per sample`;
+  $("about").textContent = `${facts.cells} rows, ${size}, gppvae ${facts.version}`;
+}
+
 async function start() {
   setFacts(await meta());
   Object.assign(state, read());
   document.title = `${facts.title} · gppvae explore`;
   $("title").textContent = facts.title;
-  const size = facts.images ? `pictures of ${facts.shape[2]} x ${facts.shape[1]}` : `${facts.shape[0]} values per sample`;
-  $("about").textContent = `${facts.table.status.length} rows, ${size}, gppvae ${facts.version}`;
+  about();
+  onChange(what => { if (what === "data") about(); });
   $("notes").hidden = !facts.notes.length;
   $("notes").replaceChildren(...facts.notes.map(note => make("li", {textContent: note})));
   startGrid();
@@ -53,6 +59,7 @@ async function start() {
   addEventListener("keydown", keys);
   addEventListener("hashchange", () => { Object.assign(state, read(), {live: false}); change("address"); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    forgetColours();
     for (const draw of [redrawGrid, redrawSample, redrawLatents, redrawKernel]) draw();
   });
   document.documentElement.dataset.ready = "yes";

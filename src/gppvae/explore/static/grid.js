@@ -265,11 +265,17 @@ function step(dx, dy) {
   move(y, state.y, y.levels ? dy : -dy);
   const cells = y.levels && x.levels ? layout.cells.get(`${y.index(row[state.y])},${x.index(row[state.x])}`) : null;
   setRow(cells ? rowAt(picked(cells)) : row);
-  if (y.levels) {
-    const place = layout.top + y.index(state.row[state.y]) * layout.cellH, scroll = $("grid-scroll");
-    if (place < scroll.scrollTop) scroll.scrollTop = place;
-    if (place + layout.cellH > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = place + layout.cellH - scroll.clientHeight;
-  }
+}
+
+let revealed = null;
+function reveal() {  // scrolls to the chosen row when another one was chosen
+  const value = state.row[state.y];
+  if (value === revealed) return;
+  revealed = value;
+  const number = layout.y.levels ? layout.y.index(value) : -1, scroll = $("grid-scroll");
+  if (number < 0) return;
+  const place = layout.top + number * layout.cellH;
+  if (place < scroll.scrollTop || place + layout.cellH > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = place - scroll.clientHeight / 2;
 }
 
 export function startGrid() {
@@ -323,7 +329,9 @@ export function startGrid() {
     if (what === "data" || what === "address") { choices(); again(); }
     else if (what === "off") { fetchColours(); render(); legend(); }
     else render();
+    reveal();
   });
   addEventListener("resize", () => { arrange(); render(); });
   again();
+  reveal();
 }

@@ -2,9 +2,14 @@
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif";
 
+const known = new Map();  // asking for a style is slow, and a grid has thousands of cells
+
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  if (!known.has(name)) known.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return known.get(name);
 }
+
+export const forgetColours = () => known.clear();
 
 export class CanvasPen {
   constructor(canvas, width, height) {

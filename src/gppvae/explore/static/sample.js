@@ -59,7 +59,7 @@ function pictures() {
   found.push([drawn ? `draw ${shown + 1} of ${frame.draws.shape[0]}` : "predicted", pixels(values, facts.shape, low, high)]);
   if (frame.std) {
     spread = Math.max(spread, range(frame.std)[1]);  // one scale while the page is open, so that shades can be compared
-    found.push([`uncertainty, up to ${+spread.toPrecision(2)}`, pixels(frame.std, facts.shape, 0, spread, facts.maps.magma)]);
+    found.push([`std up to ${+spread.toPrecision(2)}`, pixels(frame.std, facts.shape, 0, spread, facts.maps.magma)]);
   }
   return found;
 }

@@ -34,6 +34,10 @@ export function addSave(id, panel) {
 
 const literal = value => (typeof value === "number" ? String(value) : JSON.stringify(String(value)));
 export const pythonRow = () => `{${facts.columns.map(({name}) => `${literal(name)}: [${literal(state.row[name])}]`).join(", ")}}`;
-export const pythonStart = () => `from gppvae import GPPVAE\n\nmodel = GPPVAE.load(${literal(facts.folder)})\n`;
+export function pythonStart() {
+  const added = facts.columns.some(({name}) => facts.added.includes(state.row[name]));
+  return `from gppvae import GPPVAE\n\nmodel = GPPVAE.load(${literal(facts.folder)})\n` +
+    (added ? "model.add_objects(samples, table)  # of what you dropped on the page, as arrays\n" : "");
+}
 export const pythonOff = () => `frozenset({${[...state.off].map(key => `(${key.replace(".", ", ")})`).join(", ")}})`;
 export {literal};
