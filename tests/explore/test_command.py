@@ -1,5 +1,9 @@
 """`gppvae explore`: which data it opens, and what it says when they do not fit."""
 
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +105,16 @@ def test_the_demo_brings_its_digits(pictures: Case, tmp_path: Path) -> None:
     (tmp_path / "demo.json").write_text("{}")
     found = demo_source(tmp_path, pictures.model)
     assert found is not None and found.train is None and "give --table and --data" in found.notes[0]
+
+
+def test_the_command_serves_until_it_is_interrupted(pictures: Case) -> None:
+    words = [sys.executable, "-m", "gppvae", "explore", str(pictures.folder), "--no-browser"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        line = process.stdout.readline()
+        address = line.split("live page: ")[1].split()[0]
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=30) as page:
+            assert b"<title>gppvae explore</title>" in page.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+        assert process.stderr.read() == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import webbrowser
 from collections.abc import Callable
@@ -148,4 +149,5 @@ def serve(run: Path, model: GPPVAE, source: Source, port: int, browser: bool) ->
     print(f"live page: {server.address}  (Ctrl-C ends it)", flush=True)
     if browser:
         webbrowser.open(server.address)
-    server.run()
+    with contextlib.suppress(KeyboardInterrupt):  # how the page is meant to end
+        server.run()

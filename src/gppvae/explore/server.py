@@ -153,7 +153,12 @@ class LiveServer:
             ) from None
         self.port = int(self._socket.getsockname()[1])
         config = uvicorn.Config(
-            make_app(answers, self.token), log_level="warning", access_log=False, server_header=False, lifespan="off"
+            make_app(answers, self.token),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=2,
         )
         self._server = uvicorn.Server(config)
 
