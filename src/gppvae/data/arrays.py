@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from gppvae.data.images import ImageFiles, is_path_list
+from gppvae.data.named import Named, from_frame, names_of
 from gppvae.data.stored import reader_of
 from gppvae.data.subset import Subset
 from gppvae.data.unwritten import is_zarr, unwritten_part
@@ -31,7 +33,8 @@ class Samples:
     Args:
         data: array-like with shape, dtype and indexing: NumPy array or memory map, tensor, HDF5 or Zarr array;
             (N, height, width), (N, channels, height, width), (N, height, width, channels) or (N, values).
-            Or image files: a list or column of paths, or ImageFiles.
+            Or image files: a list or column of paths, or ImageFiles. Or a DataFrame of numbers, or a scipy sparse
+            matrix, of which only batches become dense.
         channels: "first" or "last", for arrays of four dimensions.
         scale: factor on the values; by default 1/255 for uint8 images, 1/65535 for uint16 images and 1 otherwise.
         missing: "error" rejects NaN, "mask" treats it as not observed. Masked entries of a masked array are NaN.
@@ -39,12 +42,15 @@ class Samples:
     Attributes:
         shape: of one sample: (values,) or (channels, height, width).
         layout_in: how the data came: "vector", "grey" (no axis of channels), "first" or "last"; see to_input_layout.
+        names: of the values of a sample, where it is a row of named columns.
         scale: factor on the values.  integers: whether all values, scaled, are whole numbers; certain after check().
     """
 
     def __init__(self, data: Any, channels: str = "first", scale: float | None = None, missing: str = "error") -> None:
         if is_path_list(data):
             data = ImageFiles(data)
+        if isinstance(data, pd.DataFrame):
+            data = from_frame(data)
         if isinstance(data.data if isinstance(data, Subset) else data, ImageFiles):
             channels = "first"
         if isinstance(data, (list, tuple)):
@@ -63,12 +69,12 @@ class Samples:
             raise TypeError(f"expected samples of an integer or float type, got {data.dtype}; convert the array")
         if isinstance(data, np.ma.MaskedArray):
             data = _masked_as_nan(data)
-        self.data, self.missing = data, missing
+        self.data, self.missing, self.names = data, missing, names_of(data)
         self.shape = _sample_shape(tuple(data.shape), channels)
         self.layout_in = {2: "vector", 3: "grey"}.get(len(data.shape), channels)
         self.scale = float(scale) if scale is not None else _white_to_one(dtype, self.shape)
         self.integers = dtype.kind in "bui" and self.scale == 1.0
-        _tell_what_is_not_stored(data.data if isinstance(data, Subset) else data)
+        _tell_what_is_not_stored(_stored(data))
         self._reader = reader_of(data)
         self._tensor: Tensor | None = None
 
@@ -150,7 +156,11 @@ class Samples:
 
     def keep_in_memory(self) -> None:
         """Hold the samples as one float32 tensor when they are small enough."""
-        if self._tensor is None and 4 * len(self) * int(np.prod(self.shape)) <= IN_MEMORY_BYTES:
+        if (
+            self._tensor is None
+            and self._reader.worth_holding
+            and 4 * len(self) * int(np.prod(self.shape)) <= IN_MEMORY_BYTES
+        ):
             self._tensor = self._whole()
 
     def _whole(self) -> Tensor:
@@ -228,6 +238,13 @@ def _masked_as_nan(data: np.ma.MaskedArray) -> np.ndarray:
         return np.asarray(data.data)
     hidden = np.ma.getmaskarray(data)
     return np.where(hidden, np.nan, data.data.astype(np.result_type(data.dtype, np.float32)))
+
+
+def _stored(data: Any) -> Any:
+    """The array behind a part of it or behind its names."""
+    if isinstance(data, Subset):
+        return _stored(data.data)
+    return data.values if isinstance(data, Named) else data
 
 
 def _tell_what_is_not_stored(data: Any) -> None:

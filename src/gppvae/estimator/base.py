@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Epoch
+from gppvae.data.named import aligned, framed
 from gppvae.data.table import Rows
 from gppvae.estimator.checks import MAX_BATCH, MAX_SEED, MAX_WIDTH, choice, find_device, instance, number, whole
 from gppvae.estimator.outputs import Folder, Outputs
@@ -70,6 +71,7 @@ class Estimator(abc.ABC):
         # Fitted values are declared here and set by fit() or load(): what is not fitted has none.
         self.shape_: tuple[int, ...]
         self.layout_: str
+        self.sample_names_: list[str] | None
         self.model_: GPPriorVAE
         self.resolved_: dict[str, Any]
         self.history_: list[dict[str, Any]]
@@ -137,7 +139,7 @@ class Estimator(abc.ABC):
         return copy.deepcopy(make_likelihood(self.likelihood))
 
     def _samples(self, data: Any) -> Samples:
-        samples = Samples(data, self.channels, self.scale, self.missing)
+        samples = Samples(aligned(data, getattr(self, "sample_names_", None)), self.channels, self.scale, self.missing)
         shape = getattr(self, "shape_", samples.shape)
         if samples.shape != shape:
             raise ValueError(f"expected samples of shape {shape} as in training, got {samples.shape}")
@@ -148,7 +150,7 @@ class Estimator(abc.ABC):
         lowest, highest = samples.check(current_world())
         self._make_likelihood().check(lowest, highest, samples.integers)
         samples.keep_in_memory()
-        self.layout_ = samples.layout_in
+        self.layout_, self.sample_names_ = samples.layout_in, samples.names
         return samples
 
     # -- building and running
@@ -294,7 +296,7 @@ class Estimator(abc.ABC):
 
     @torch.no_grad()
     def reconstruct(self, samples: Any, out: Folder = None) -> np.ndarray:
-        """Samples through encoder mean and decoder, in the shape that they came in.
+        """Samples through encoder mean and decoder, in the shape that they came in; a DataFrame as a DataFrame.
 
         Args:
             out: folder to write them into as mean.npy; they come back as a memory map.
@@ -304,7 +306,7 @@ class Estimator(abc.ABC):
         with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, layout)) as arrays:
             for batch in epoch:
                 arrays.put(mean=to_input_layout(autoencoder.reconstruct(batch.y, batch.mask), layout))
-        return arrays["mean"]
+        return framed(arrays["mean"], self.sample_names_, samples)
 
     def _shape_out(self, n: int, layout: str) -> tuple[int, ...]:
         """Shape of n samples in a layout."""

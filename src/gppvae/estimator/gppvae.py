@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from gppvae.data.arrays import from_input_layout, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
+from gppvae.data.header import checked_content
+from gppvae.data.named import framed, samples_from
 from gppvae.data.table import Rows, Table
 from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
 from gppvae.estimator.cost import tell_cost
+from gppvae.estimator.described import described
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
@@ -36,6 +40,7 @@ from gppvae.estimator.saving import (
 )
 from gppvae.estimator.settings import arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
 from gppvae.estimator.validation import known_rows, same_length, squared_errors, validator
+from gppvae.estimator.with_anndata import fit_anndata
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
 from gppvae.kernels import Kernel
@@ -44,7 +49,7 @@ from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
-from gppvae.training.checkpoint import checked_content, under, with_prefix
+from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
@@ -82,6 +87,7 @@ class GPPVAE(Estimator):
         seed: makes a fit repeatable.  device: for example "cuda"; chosen when None.
 
     Attributes:
+        sample_names_: names of the samples' values, where they came as columns.
         kernel_: the fitted kernel; a list, one per group, where latents have groups.  prior_: with the latent noise.
         resolved_: what was trained, every open choice filled in, phases included.
         model_: networks and prior.  posterior_: q(B).  history_: metrics per epoch.
@@ -115,7 +121,8 @@ class GPPVAE(Estimator):
         """Fit to samples and the table that says what they are.
 
         Args:
-            samples: array-like, one sample per row of the table (see gppvae.data.arrays.Samples).
+            samples: array-like, one sample per row of the table (see gppvae.data.arrays.Samples): array, DataFrame,
+                scipy sparse matrix, image files. Or names and patterns of the table's columns, ["gene_*", "depth"].
             table: DataFrame or dict of columns.
             validation: (samples, table) that are not trained on, for the log and for early stopping.
             out: run folder; the same call continues an unfinished run in it.
@@ -126,7 +133,11 @@ class GPPVAE(Estimator):
         rows_table = Table(table)
         for column in prior.columns():
             rows_table[column]  # report a missing column before the samples are read
+        samples = samples_from(samples, table, prior.columns())
+        if validation is not None:
+            validation = samples_from(validation[0], validation[1], prior.columns()), validation[1]
         data = self._training_samples(samples)
+        self.frames_ = isinstance(samples, pd.DataFrame)
         same_length(data, rows_table)
         prior.bind(rows_table, torch.Generator().manual_seed(derive_seed(self.seed, 1)))
         model = GPPriorVAE(self._build_autoencoder(data.shape, prior.n_latents), prior.to(self._gp_device()))
@@ -148,6 +159,32 @@ class GPPVAE(Estimator):
         self._learn_noise(*(validation if judge and validation else (samples, table)))
         self._keep(folder)
         return self
+
+    @classmethod
+    def fit_anndata(
+        cls,
+        adata: Any,
+        kernel: KernelOrGroups,
+        *,
+        layer: str | None = None,
+        spatial: str | None = None,
+        key_added: str | None = "gppvae",
+        **options: Any,
+    ) -> GPPVAE:
+        """A model fitted to an AnnData: observations are the table, genes the values of a sample.
+
+        Latents come back as `adata.obsm["X_gppvae"]`, predictions as `adata.layers["gppvae"]`. Needs the extra
+        `anndata`.
+
+        Args:
+            adata: of observations x genes; a sparse matrix becomes dense one batch at a time.
+            kernel: over columns of `adata.obs`.
+            layer: to fit to; None takes X.
+            spatial: key of coordinates in obsm; they are the columns x, y (and z) of the kernel.
+            key_added: name of what is written back; None writes nothing. The predictions are a dense matrix.
+            options: settings of GPPVAE, and options of fit().
+        """
+        return fit_anndata(cls, adata, kernel, layer, spatial, key_added, options)
 
     @torch.no_grad()
     def _learn_noise(self, samples: Any, table: Any) -> None:
@@ -299,6 +336,9 @@ class GPPVAE(Estimator):
     ) -> Prediction:
         """Predict samples at rows, measured or not, in the shape and order of axes of the training samples.
 
+        After a fit to a DataFrame, a DataFrame of rows gives DataFrames: the columns of the samples, the index of the
+        rows. Rows in a dict give arrays.
+
         Args:
             table: rows wanted; ids known from training, numbers of any value.
             n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
@@ -316,14 +356,19 @@ class GPPVAE(Estimator):
             with Outputs(out, ("mean",), shape) as arrays:
                 for chunk in row_chunks(rows):
                     arrays.put(mean=to_input_layout(decode_mean(model, weights, chunk), self.layout_))
-            return Prediction(arrays["mean"], None)
+            return self._as_asked(table, arrays["mean"], None)
         draws, generator, vectors = self._draws(weights, n_samples, seed)
         with Outputs(out, ("mean", "std"), shape) as arrays:
             for chunk in row_chunks(rows):
                 decoded = decode_draws(model, draws, chunk, generator, vectors)
                 found = mean_and_std(decoded, include_noise, self.calibration_, self._unit())
                 arrays.put(**{name: to_input_layout(part, self.layout_) for name, part in found.items()})
-        return Prediction(arrays["mean"], arrays["std"])
+        return self._as_asked(table, arrays["mean"], arrays["std"])
+
+    def _as_asked(self, table: Any, mean: np.ndarray, std: np.ndarray | None) -> Prediction:
+        """A prediction with names, where samples and rows came as DataFrames."""
+        names = self.sample_names_ if self.frames_ else None
+        return Prediction(framed(mean, names, table), None if std is None else framed(std, names, table))
 
     @torch.no_grad()
     @readable_algebra()
@@ -400,6 +445,9 @@ class GPPVAE(Estimator):
             "own": own_parts(self),
             "shape": list(self.shape_),
             "layout": self.layout_,
+            "names": self.sample_names_,
+            "frames": self.frames_,
+            "described": described(model.prior),
             "kernel": kernel_extras(model.prior),
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,
@@ -444,6 +492,7 @@ class GPPVAE(Estimator):
             groups = latent_groups(trained["kernel"] if kernel is None else kernel, given["latent_dim"])
             check_same_kernel(groups, trained["kernel"], path)
             self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
+            self.sample_names_, self.frames_ = meta["names"], meta["frames"]
             prior = LatentPrior(groups)
             restore_kernels(prior, meta["kernel"], under("prior", state))
             if encoder is None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gppvae.data.header import MismatchError, checked_content
 from gppvae.data.table import Table
 from gppvae.estimator.checks import number, shown, whole
 from gppvae.estimator.settings import WRITES_PHASES, Groups, group_texts
@@ -21,7 +22,7 @@ from gppvae.kernels.base import Leaf
 from gppvae.likelihoods import Likelihood
 from gppvae.nets.build import build_networks
 from gppvae.prior.latent_prior import LatentPrior
-from gppvae.training.checkpoint import MismatchError, check_finite, checked_content, read_tensors, under, write_tensors
+from gppvae.training.checkpoint import check_finite, read_tensors, under, write_tensors
 from gppvae.training.distributed import first_process
 from gppvae.training.folder import CHECKPOINT, MODEL, provenance
 
@@ -70,6 +71,13 @@ def _check_meta(meta: dict[str, Any]) -> None:
     fits = {"vector": len(shape) == 1, "grey": len(shape) == 3 and shape[0] == 1}
     if not fits.get(layout, layout in ("first", "last") and len(shape) == 3):
         raise ValueError(f"layout is {shown(layout)} for samples of shape {shape}")
+    names = meta["names"]
+    if names is not None and not (
+        len(shape) == 1 and len(names) == shape[0] and all(isinstance(n, str) for n in names)
+    ):
+        raise ValueError(f"names is {shown(names)} for samples of shape {shape}")
+    if not isinstance(meta.get("frames", False), bool):
+        raise ValueError(f"frames is {shown(meta['frames'])}")
     for name in ("given", "trained"):
         if not isinstance(meta[name], dict):
             raise ValueError(f"{name} is {shown(meta[name])}")

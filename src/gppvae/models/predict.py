@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Epoch
+from gppvae.data.progress import rows_done
 from gppvae.data.table import Rows
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import added_vectors_drawn, vector_variance
@@ -28,6 +29,7 @@ def row_chunks(rows: Rows) -> Iterator[Rows]:
     """Rows a few at a time, in order."""
     for start in range(0, len(rows), PREDICT_ROWS):
         yield rows[start : start + PREDICT_ROWS]
+        rows_done(min(start + PREDICT_ROWS, len(rows)), len(rows))
 
 
 def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Tensor:

@@ -1,0 +1,76 @@
+"""Commands that show what there is: info, report, kernels."""
+
+from __future__ import annotations
+
+import inspect
+
+from gppvae.cli.errors import one_sentence
+from gppvae.cli.options import Run, Shown, with_options
+from gppvae.cli.show import answer, print_pairs, utf8
+
+
+@with_options
+def info(*, run: Run, shown: Shown) -> None:
+    """Show what a fitted model is: settings, kernel with what it learned, columns, final metrics."""
+    with one_sentence():
+        # Everything is read from the header of the model file: PyTorch, which takes seconds to import, is not needed.
+        from gppvae.report import describe
+
+        model = describe.read_saved(run)
+        ends = describe.final_metrics(model.history_)
+        facts = describe.run_facts(run, model)
+        of_model = [("kernel", model.kernel), ("shape of a sample", str(model.shape_))]
+        if model.sample_names_:
+            of_model.append(
+                ("values of a sample", ", ".join(model.sample_names_[:8]) + ", ..." * (len(model.sample_names_) > 8))
+            )
+        if shown.as_json:
+            result = {
+                "kind": model.kind,
+                "kernel": model.kernel,
+                "shape": model.shape_,
+                "names": model.sample_names_,
+                "learned": dict(model.learned),
+                "columns": dict(model.columns),
+                "settings": model.resolved_,
+                "metrics": {phase: {"at": epoch} | values for phase, epoch, values in ends},
+                "run": facts,
+            }
+            answer(shown, result)
+            return
+        words = [(f"{phase}, {epoch}", "  ".join(f"{name} {value:.4g}" for name, value in values.items()))
+                 for phase, epoch, values in ends]  # fmt: skip
+        print_pairs("model", of_model)
+        print_pairs("learned", model.learned)
+        print_pairs("columns", model.columns)
+        print_pairs("phases", describe.phase_rows(model))
+        print_pairs("end of training", words)
+        print_pairs("settings", describe.settings_rows(model))
+        print_pairs("run", [(name, str(value)) for name, value in facts.items()])
+
+
+@with_options
+def report(*, run: Run, shown: Shown) -> None:
+    """Write report.html and figures/ of a run again, from the run folder alone."""
+    with one_sentence():
+        from gppvae.report.run import write_report
+
+        page = write_report(run, title=utf8(run.name)[0])
+        answer(shown, {"report": page}, f"report: {page}")
+
+
+@with_options
+def kernels(*, shown: Shown) -> None:
+    """List the kernels with their equations and arguments."""
+    with one_sentence():
+        from gppvae.kernels.arguments import constructor_signature
+        from gppvae.kernels.parse import KERNELS
+
+        found = {
+            name: {"call": f"{name}{constructor_signature(cls)}", "text": inspect.getdoc(cls) or ""}
+            for name, cls in KERNELS.items()
+        }
+        lines = [
+            f"{one['call']}\n" + "".join(f"    {line}\n" for line in one["text"].splitlines()) for one in found.values()
+        ]
+        answer(shown, found, *lines, "Kernels are added (+), multiplied (*) and scaled: 0.5 * RBF(age) + Learned(id).")
