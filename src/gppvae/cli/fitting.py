@@ -177,7 +177,7 @@ def fit(
     """
     with one_sentence(continues=True):
         from gppvae.estimator import GPPVAE
-        from gppvae.report.describe import REPORT
+        from gppvae.report.describe import REPORT, final_metrics
         from gppvae.training.distributed import first_process
         from gppvae.training.folder import RunFolder
 
@@ -211,7 +211,8 @@ def fit(
 
             result["report"] = write_report(out, model, train=train, test=validation, title=utf8(out.name)[0])
             lines.append(f"report: {result['report']}")
-        answer(shown, result | {"metrics": _last(model.history_)}, *lines)
+        metrics = {phase: values for phase, _, values in final_metrics(model.history_)}
+        answer(shown, result | {"metrics": metrics}, *lines)
 
 
 def _kernel(words: list[str]) -> Any:
@@ -250,11 +251,6 @@ def _read_phases(path: Path) -> list[Any]:
             f"expected a list of phases in {path}, each with name, inference, epochs and lr, got something else "
             f"({reason}); see gppvae.Phase"
         ) from None
-
-
-def _last(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Every metric as it was logged last."""
-    return {name: value for row in history for name, value in row.items()}
 
 
 def _fit_data(

@@ -67,10 +67,19 @@ def kernels(*, shown: Shown) -> None:
         from gppvae.kernels.parse import KERNELS
 
         found = {
-            name: {"call": f"{name}{constructor_signature(cls)}", "text": inspect.getdoc(cls) or ""}
+            name: {"call": f"{name}({_arguments(constructor_signature(cls))})", "text": inspect.getdoc(cls) or ""}
             for name, cls in KERNELS.items()
         }
         lines = [
             f"{one['call']}\n" + "".join(f"    {line}\n" for line in one["text"].splitlines()) for one in found.values()
         ]
         answer(shown, found, *lines, "Kernels are added (+), multiplied (*) and scaled: 0.5 * RBF(age) + Learned(id).")
+
+
+def _arguments(signature: inspect.Signature) -> str:
+    """Arguments as they are written in a kernel's text, with their defaults."""
+    words = []
+    for name, one in signature.parameters.items():
+        several = "..." if one.kind is one.VAR_POSITIONAL else ""
+        words.append(name + several if one.default is one.empty else f"{name}={one.default}")
+    return ", ".join(words)

@@ -71,12 +71,17 @@ def write_h5ad(path: Path, layers: dict[str, np.ndarray], table: pd.DataFrame, n
     """Named arrays (N, D) as one AnnData, the first of them as X, with the table as obs."""
     anndata = _anndata(path)
     first, *others = layers
-    adata = anndata.AnnData(layers[first], obs=table.set_index(table.index.map(str)), var=pd.DataFrame(index=names))
+    # Texts as Python objects: the types that pandas 3 has for them cannot be written by every version of anndata.
+    texts = [name for name in table if isinstance(table[name].dtype, (pd.StringDtype, pd.CategoricalDtype))]
+    obs = table.astype(dict.fromkeys(texts, object)).set_index(_as_objects(table.index))
+    adata = anndata.AnnData(layers[first], obs=obs, var=pd.DataFrame(index=_as_objects(names)))
     for name in others:
         adata.layers[name] = layers[name]
-    # Texts of pandas 3 are stored as such, which readers older than anndata 0.11 do not know.
-    with anndata.settings.override(allow_write_nullable_strings=True):
-        adata.write_h5ad(path)
+    adata.write_h5ad(path)
+
+
+def _as_objects(names: Any) -> pd.Index:
+    return pd.Index([str(name) for name in names], dtype=object)
 
 
 def _anndata(file: Path) -> Any:

@@ -27,9 +27,7 @@ class Named:
         self.shape, self.dtype = tuple(values.shape), values.dtype
         twice = repeated_name(self.names)
         if twice is not None:
-            raise ValueError(
-                f"expected names of samples' values that differ, got {shortened(twice)!r} twice; rename one"
-            )
+            raise ValueError(f"expected names of values that differ, got {shortened(twice)!r} twice; rename one")
         if len(self.shape) != 2 or self.shape[1] != len(self.names):
             raise ValueError(f"expected one name per value, got {len(self.names)} names and samples of {self.shape}")
 
