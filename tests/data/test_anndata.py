@@ -115,7 +115,7 @@ def test_other_things_and_damaged_files_are_refused(tmp_path: Path) -> None:
         from_anndata(np.zeros((3, 2)))
     file = written(spots(), tmp_path / "a.h5ad")
     file.write_bytes(file.read_bytes()[:2000])
-    with pytest.raises(ValueError, match="expected an AnnData in .*, got something else"):
+    with pytest.raises(ValueError, match=r"expected an AnnData in .*, got something else"):
         read_h5ad(file)
 
 

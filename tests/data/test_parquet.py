@@ -23,7 +23,7 @@ def test_ids_and_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing of it", b"a,b\n1,2\n"])
 def test_other_content_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.parquet").write_bytes(content)
-    with pytest.raises(ValueError, match="expected a Parquet table in .*, got something else") as caught:
+    with pytest.raises(ValueError, match=r"expected a Parquet table in .*, got something else") as caught:
         read_table(tmp_path / "t.parquet")
     assert "\n" not in str(caught.value)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gppvae.cli.errors import one_sentence
-from gppvae.cli.inputs import Inputs, Pair
+from gppvae.cli.inputs import fit_data
 from gppvae.cli.options import (
     MODEL,
     OUTPUT,
@@ -21,6 +21,7 @@ from gppvae.cli.options import (
     VALIDATION,
     SampleOptions,
     Shown,
+    ValidationOptions,
     option_in,
     with_options,
 )
@@ -125,21 +126,6 @@ class FeatureOptions:
     ] = None
 
 
-@dataclass
-class ValidationOptions:
-    """Rows that are not trained on."""
-
-    validation_fraction: Annotated[
-        float | None, _setting(VALIDATION, "none", "Share of the rows held out at random.")
-    ] = None
-    validation_table: Annotated[Path | None, _setting(VALIDATION, "none", "Table of rows that are not trained on.")] = (
-        None
-    )
-    validation_data: Annotated[
-        Path | None, _setting(VALIDATION, "in their table", "Their samples, of any kind that --data takes.")
-    ] = None
-
-
 @with_options
 def fit(
     *,
@@ -189,7 +175,7 @@ def fit(
         if not page or (out / REPORT).exists():
             folder.check_unfinished()
         written = _kernel(kernel)
-        train, validation = _fit_data(table, source, held_out, written, settings.seed)
+        train, validation = fit_data(table, source, held_out, written, settings.seed)
         if folder.finished():  # stopped after the fit, before its report
             model = GPPVAE.load(out)
         else:
@@ -251,28 +237,3 @@ def _read_phases(path: Path) -> list[Any]:
             f"expected a list of phases in {path}, each with name, inference, epochs and lr, got something else "
             f"({reason}); see gppvae.Phase"
         ) from None
-
-
-def _fit_data(
-    table: Path, source: SampleOptions, held_out: ValidationOptions, kernel: Any, seed: int | None
-) -> tuple[Pair, Pair | None]:
-    """Training and validation data, each (samples, table)."""
-    from gppvae.data.subset import Subset, hold_out
-    from gppvae.data.table import Table
-    from gppvae.estimator.settings import columns_of, id_columns
-
-    place, data, fraction = held_out.validation_table, held_out.validation_data, held_out.validation_fraction
-    apart = source.data is not None
-    if (place is None) != (data is None) and (apart or place is None):
-        raise ValueError("expected --validation-table and --validation-data together, got only one of them; give both")
-    if fraction is not None and place is not None:
-        raise ValueError("expected --validation-fraction or --validation-table, got both; choose one")
-    ids = id_columns(kernel)
-    inputs = Inputs(source, ids, columns_of(kernel))
-    samples, frame = inputs.pair(table)
-    if place is not None:
-        return (samples, frame), inputs.pair(place, data)
-    if fraction is None:
-        return (samples, frame), None
-    kept, held = hold_out(Table(frame), fraction, ids, seed or 0)
-    return (Subset(samples, kept), frame.iloc[kept]), (Subset(samples, held), frame.iloc[held])

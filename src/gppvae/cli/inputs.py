@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gppvae.cli.options import SampleOptions
+from gppvae.cli.options import SampleOptions, ValidationOptions
 from gppvae.cli.show import utf8
 
 log = logging.getLogger("gppvae")
@@ -142,6 +142,40 @@ class Inputs:
         if self.options.samples or self.names is not None:
             return self._columns(own, shared)
         return from_frame(own[[name for name in own.columns if name not in shared]])
+
+
+def fit_data(
+    table: Path,
+    source: SampleOptions,
+    held_out: ValidationOptions,
+    kernel: Any,
+    seed: int | None,
+    names: list[str] | None = None,
+) -> tuple[Pair, Pair | None]:
+    """Training and validation data, each (samples, table).
+
+    Args:
+        kernel: to be fitted, or that was.  seed: of the rows held out.  names: of the values of a fitted model's samples.
+    """
+    from gppvae.data.subset import Subset, hold_out
+    from gppvae.data.table import Table
+    from gppvae.estimator.settings import columns_of, id_columns
+
+    place, data, fraction = held_out.validation_table, held_out.validation_data, held_out.validation_fraction
+    apart = source.data is not None
+    if (place is None) != (data is None) and (apart or place is None):
+        raise ValueError("expected --validation-table and --validation-data together, got only one of them; give both")
+    if fraction is not None and place is not None:
+        raise ValueError("expected --validation-fraction or --validation-table, got both; choose one")
+    ids = id_columns(kernel)
+    inputs = Inputs(source, ids, columns_of(kernel), names)
+    samples, frame = inputs.pair(table)
+    if place is not None:
+        return (samples, frame), inputs.pair(place, data)
+    if fraction is None:
+        return (samples, frame), None
+    kept, held = hold_out(Table(frame), fraction, ids, seed or 0)
+    return (Subset(samples, kept), frame.iloc[kept]), (Subset(samples, held), frame.iloc[held])
 
 
 def _parts(word: str, there: Sequence[str]) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 
 from gppvae.cli.errors import one_sentence
-from gppvae.cli.options import Run, Shown, with_options
+from gppvae.cli.inputs import fit_data
+from gppvae.cli.options import Run, SampleOptions, Shown, ValidationOptions, with_options
 from gppvae.cli.show import answer, print_pairs, utf8
 
 
@@ -50,12 +51,36 @@ def info(*, run: Run, shown: Shown) -> None:
 
 
 @with_options
-def report(*, run: Run, shown: Shown) -> None:
-    """Write report.html and figures/ of a run again, from the run folder alone."""
+def report(
+    *,
+    run: Run,
+    table: Annotated[Path | None, typer.Option(help="Table of the training samples.", show_default="none")] = None,
+    source: SampleOptions,
+    held_out: ValidationOptions,
+    shown: Shown,
+) -> None:
+    """Write report.html and figures/ of a run again.
+
+    Sections that need the data are those of the last report, unless the data are given.
+
+    Example: gppvae report runs/threes --table threes.csv --data threes.npy --validation-fraction 0.1
+    """
     with one_sentence():
+        from gppvae.estimator import GPPVAE
         from gppvae.report.run import write_report
 
-        page = write_report(run, title=utf8(run.name)[0])
+        model, train, test = GPPVAE.load(run), None, None
+        if table is not None:
+            if source.data is None and model.sample_names_ is None:
+                raise ValueError("expected --table and --data together, got only one of them; give both or neither")
+            train, test = fit_data(table, source, held_out, model.kernel, model.seed, model.sample_names_)
+        elif source.data is not None:
+            raise ValueError("expected --table and --data together, got only one of them; give both or neither")
+        elif any(value is not None for value in vars(held_out).values()):
+            raise ValueError(
+                "expected --table and --data beside held-out rows, got neither; give the training data too"
+            )
+        page = write_report(run, model, train=train, test=test, title=utf8(run.name)[0])
         answer(shown, {"report": page}, f"report: {page}")
 
 

@@ -68,6 +68,22 @@ class SampleOptions:
 
 
 @dataclass
+class ValidationOptions:
+    """Rows that are not trained on."""
+
+    validation_fraction: Annotated[
+        float | None, option_in(VALIDATION, help="Share of the rows held out at random.", show_default="none")
+    ] = None
+    validation_table: Annotated[
+        Path | None, option_in(VALIDATION, help="Table of rows that are not trained on.", show_default="none")
+    ] = None
+    validation_data: Annotated[
+        Path | None,
+        option_in(VALIDATION, help="Their samples, of any kind that --data takes.", show_default="in their table"),
+    ] = None
+
+
+@dataclass
 class Shown:
     """What a command prints."""
 

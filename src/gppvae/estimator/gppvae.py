@@ -22,6 +22,8 @@ from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
 from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.described import described
+from gppvae.estimator.explain import ROWS, explain
+from gppvae.estimator.explanation import Explanation
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
@@ -423,6 +425,24 @@ class GPPVAE(Estimator):
         same_length(data, rows_table)
         epoch = Epoch(data, model.prior.code(rows_table), self.batch_size, None, self._torch_device())
         return predictive_bound(model, weights, epoch)
+
+    @torch.no_grad()
+    @readable_algebra()
+    def explain(self, table: Any, n_rows: int = ROWS, seed: int | None = None) -> Explanation:
+        """Which term of the kernel explains what, over the rows of a table.
+
+        Per term: its share of the variance of the latents and of the predicted samples (per channel or pixel too), and
+        its curve along the columns it reads, with a band. Shares add up to one; the covariance between terms is
+        stated. Latent noise and the noise of samples count nowhere (docs/howto/explain.md).
+
+        Args:
+            table: rows to share variance over, usually the training table; ids known from training.
+            n_rows: at most so many of them are looked at, drawn at random.
+            seed: of that draw; the estimator's when None.
+        """
+        whole("n_rows", n_rows, 2)
+        names = self.sample_names_ or ()
+        return explain(self._fitted, Table(table), self.layout_, n_rows, self.seed if seed is None else seed, names)
 
     def _draws(
         self, weights: LatentPosterior, n: int, seed: int | None
