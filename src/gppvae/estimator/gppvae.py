@@ -42,6 +42,7 @@ from gppvae.kernels import Kernel
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
+from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.checkpoint import checked_content, under, with_prefix
@@ -124,7 +125,8 @@ class GPPVAE(Estimator):
         """
         prior, phases = self._checked()
         rows_table = Table(table)
-        for column in prior.columns():
+        size_column = self._make_likelihood().size_column
+        for column in [*prior.columns(), *([] if size_column is None else [size_column])]:
             rows_table[column]  # report a missing column before the samples are read
         data = self._training_samples(samples)
         same_length(data, rows_table)
@@ -350,8 +352,8 @@ class GPPVAE(Estimator):
         for chunk in row_chunks(rows):
             decoded = []
             for mean, var in decode_draws(model, draws, chunk, generator, vectors):
-                noise = torch.randn(mean.shape, generator=generator).to(mean.device) * var.sqrt()
-                decoded.append((mean + noise if include_noise else mean).cpu())
+                noisy = model.autoencoder.likelihood.values.noisy
+                decoded.append((noisy(mean, var, generator) if include_noise else mean).cpu())
             parts.append(torch.stack(decoded))
         empty = torch.zeros(n_samples, 0, *self.shape_)
         return to_input_layout((torch.cat(parts, dim=1) if parts else empty).numpy(), self.layout_)
@@ -444,6 +446,7 @@ class GPPVAE(Estimator):
             groups = latent_groups(trained["kernel"] if kernel is None else kernel, given["latent_dim"])
             check_same_kernel(groups, trained["kernel"], path)
             self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
+            self._sees_mask = trained["encoder"] == MaskedEncoder.__name__
             prior = LatentPrior(groups)
             restore_kernels(prior, meta["kernel"], under("prior", state))
             if encoder is None:

@@ -116,7 +116,9 @@ def check_network_sizes(estimator: Any, n_latents: int, tensors: dict[str, Tenso
     """
     numbers = estimator._make_likelihood().numbers_per_value
     with torch.device("meta"):
-        networks = build_networks(estimator.network, estimator.shape_, n_latents, estimator.width, numbers)
+        networks = build_networks(
+            estimator.network, estimator.shape_, n_latents, estimator.width, numbers, masked=estimator._sees_mask
+        )
     for name, network in zip(("encoder", "decoder"), networks, strict=True):
         own = {key: tuple(value.shape) for key, value in network.state_dict().items()}
         saved = {key: tuple(value.shape) for key, value in under(f"autoencoder.{name}", tensors).items()}

@@ -30,6 +30,7 @@ from gppvae.inference import Inference
 from gppvae.inference.phase import MAX_RATE, Phase
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
+from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.checkpoint import checked_content, under, with_prefix
@@ -158,6 +159,7 @@ class VAE(Estimator):
             self._check_settings()
             self._check_numbers()
             self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
+            self._sees_mask = trained["encoder"] == MaskedEncoder.__name__
             if encoder is None:
                 check_network_sizes(self, self.latent_dim, state)
         model = self._build(self.shape_)
