@@ -141,8 +141,8 @@ class Estimator(abc.ABC):
             return ScaledGaussian() if self.pixel_var is None else Gaussian(self.pixel_var)
         return copy.deepcopy(make_likelihood(self.likelihood))
 
-    def _samples(self, data: Any) -> Samples:
-        samples = Samples(data, self.channels, self.scale, self.missing)
+    def _samples(self, data: Any, missing: str | None = None) -> Samples:
+        samples = Samples(data, self.channels, self.scale, missing or self.missing)
         shape = getattr(self, "shape_", samples.shape)
         if samples.shape != shape:
             raise ValueError(f"expected samples of shape {shape} as in training, got {samples.shape}")

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.arrays import from_input_layout, to_input_layout
+from gppvae.data.arrays import Samples, from_input_layout, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows, Table
 from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
 from gppvae.estimator.cost import tell_cost
+from gppvae.estimator.impute import Imputation, Imputer, learn_value_noise
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
@@ -26,6 +27,7 @@ from gppvae.estimator.saving import (
     check_same_kernel,
     check_same_likelihood,
     check_settings_saved,
+    check_value_noise,
     kernel_extras,
     load_model,
     load_weights,
@@ -50,6 +52,8 @@ from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
 CALIBRATION_ROWS = 256
+ENOUGH_PER_VALUE = 4  # held-out rows per value from which the covariance of their errors is taken
+VALUE_NOISE = "value_noise"
 ALPHAS = (1e-12, 1e6)
 KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
@@ -148,6 +152,7 @@ class GPPVAE(Estimator):
         # Errors at held-out rows are unbiased; use them where the model can predict such rows.
         judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
         self._learn_noise(*(validation if judge and validation else (samples, table)))
+        self.value_noise_ = self._learn_value_noise(data, rows, validation if judge else None)
         self._keep(folder)
         return self
 
@@ -162,6 +167,14 @@ class GPPVAE(Estimator):
             errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
             model.autoencoder.likelihood.learn_noise(errors / counts.clamp_min(1.0))
         self.calibrate(samples, table)
+
+    def _learn_value_noise(self, data: Samples, rows: Rows, validation: tuple[Any, Any] | None) -> Tensor | None:
+        """How errors of values go together, for impute(): at held-out rows if these are enough, else at training rows."""
+        held_out = validation is not None and len(Table(validation[1])) >= ENOUGH_PER_VALUE * data.shape[0]
+        if held_out and validation is not None:
+            data, rows = self._samples(validation[0]), self.prior_.code(Table(validation[1]))
+        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device())
+        return learn_value_noise(*self._fitted, epoch, held_out)
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
         """Measure how large errors are where draws spread little or much; `include_noise` then says so.
@@ -358,6 +371,37 @@ class GPPVAE(Estimator):
         empty = torch.zeros(n_samples, 0, *self.shape_)
         return to_input_layout((torch.cat(parts, dim=1) if parts else empty).numpy(), self.layout_)
 
+    @readable_algebra()
+    def impute(
+        self,
+        samples: Any,
+        table: Any,
+        n_samples: int = 0,
+        include_noise: bool = True,
+        seed: int | None = None,
+        out: Folder = None,
+    ) -> Imputation:
+        """Fill in what is missing (NaN) in samples, given their rows and what was observed of them.
+
+        The GP's prediction at a row is the prior of its latents, and the observed values update it. At a row of the
+        training set that prediction already knows the row's own sample, so its std is a little too small there.
+
+        Args:
+            samples: with NaN where nothing was observed, whatever `missing` is.  table: their rows, as in `predict`.
+            n_samples: draws of what is missing.
+            include_noise: let std and draws be those of the values, their own noise included.
+            seed: of the draws; the estimator's when None.
+            out: folder to write mean.npy, std.npy and draws.npy (N, n_samples, ...) into; they come back as memory maps.
+        """
+        model, weights = self._fitted
+        whole("n_samples", n_samples, 0)
+        data, rows_table = self._samples(samples, missing="mask"), Table(table)
+        same_length(data, rows_table)
+        model.autoencoder.likelihood.check(*data.check(), data.integers)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 4))
+        imputer = Imputer(model, weights, self._object_noise(), self.value_noise_)
+        return imputer.run(data, model.prior.code(rows_table), n_samples, include_noise, generator, out)
+
     @torch.no_grad()
     @readable_algebra()
     def predict_latent(self, table: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -395,6 +439,8 @@ class GPPVAE(Estimator):
         """Write the model into the folder `path` (model.safetensors; nothing in it is executable)."""
         model, posterior = self._fitted
         tensors = with_prefix("model", model.state_dict()) | with_prefix("weights", posterior.tensors())
+        if self.value_noise_ is not None:
+            tensors |= {VALUE_NOISE: self.value_noise_}
         meta = {
             "kind": "gppvae",
             "given": settings_of(self),
@@ -459,6 +505,7 @@ class GPPVAE(Estimator):
             self.posterior_.check([(group.rank, group.n_latents) for group in prior.groups])
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
             self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])
+            self.value_noise_ = check_value_noise(tensors.get(VALUE_NOISE), self.shape_)
             self.resolved_, self.skipped_steps_ = trained, meta["skipped_steps"]
             self._check_answers(None if "kernel" in meta["own"] else probe_table(prior))
         return self

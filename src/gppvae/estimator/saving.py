@@ -190,6 +190,17 @@ def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any)
     module.load_state_dict(tensors)
 
 
+def check_value_noise(found: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    """The saved covariance of the values' noise, if there is one; ValueError unless it is one."""
+    if found is None:
+        return None
+    if tuple(found.shape) != (math.prod(shape),) * 2 or found.dtype != torch.float64 or not found.isfinite().all():
+        raise ValueError(f"the covariance of the noise of {math.prod(shape)} values is {tuple(found.shape)}")
+    if torch.linalg.cholesky_ex(found).info != 0:
+        raise ValueError("the covariance of the noise of values is not positive definite")
+    return found
+
+
 def check_same_likelihood(given: Likelihood, saved: dict[str, Any]) -> None:
     """Learned numbers may differ from those the fit started with, but not the kind nor the weights of a network."""
     config = given.config()
