@@ -72,16 +72,12 @@ class MissingValues:
         """Sentences on what nothing can be learned from."""
         found = []
         if self.channels:
-            kind = "value" if vectors else "channel"
+            kind = ("value" if vectors else "channel") + ("s are" if len(self.channels) > 1 else " is")
             shown = ", ".join(map(str, self.channels[:5])) + (" ..." if len(self.channels) > 5 else "")
             found.append(
-                f"{len(self.channels)} {kind}{'s' if len(self.channels) > 1 else ''} ({shown}) "
-                f"{'are' if len(self.channels) > 1 else 'is'} missing in every sample: predictions there mean nothing"
+                f"{len(self.channels)} {kind} missing in every sample (number {shown}); predictions there mean nothing"
             )
         if self.samples:
-            found.append(
-                f"{self.samples} sample{'s' if self.samples > 1 else ''} (the first is number {self.first}) "
-                f"{'have' if self.samples > 1 else 'has'} no observed value and {'teach' if self.samples > 1 else 'teaches'} "
-                "the model nothing"
-            )
+            many = "s have" if self.samples > 1 else " has"
+            found.append(f"{self.samples} sample{many} no observed value (the first is number {self.first})")
         return found

@@ -40,6 +40,7 @@ from gppvae.estimator.settings import arguments, ask_again, group_texts, latent_
 from gppvae.estimator.validation import known_rows, same_length, squared_errors, validator
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
+from gppvae.inference.trust import Trust
 from gppvae.kernels import Kernel
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
@@ -152,7 +153,7 @@ class GPPVAE(Estimator):
         # Errors at held-out rows are unbiased; use them where the model can predict such rows.
         judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
         self._learn_noise(*(validation if judge and validation else (samples, table)))
-        self.value_noise_ = self._learn_value_noise(data, rows, validation if judge else None)
+        self._learn_to_impute(data, rows, validation if judge else None)
         self._keep(folder)
         return self
 
@@ -168,13 +169,19 @@ class GPPVAE(Estimator):
             model.autoencoder.likelihood.learn_noise(errors / counts.clamp_min(1.0))
         self.calibrate(samples, table)
 
-    def _learn_value_noise(self, data: Samples, rows: Rows, validation: tuple[Any, Any] | None) -> Tensor | None:
-        """How errors of values go together, for impute(): at held-out rows if these are enough, else at training rows."""
-        held_out = validation is not None and len(Table(validation[1])) >= ENOUGH_PER_VALUE * data.shape[0]
+    def _learn_to_impute(self, data: Samples, rows: Rows, validation: tuple[Any, Any] | None) -> None:
+        """What impute() needs to know, from held-out rows if these are enough, else from the training rows."""
+        enough = ENOUGH_PER_VALUE * (data.shape[0] if len(data.shape) == 1 else 1)
+        held_out = validation is not None and len(Table(validation[1])) >= enough
         if held_out and validation is not None:
             data, rows = self._samples(validation[0]), self.prior_.code(Table(validation[1]))
         epoch = Epoch(data, rows, self.batch_size, None, self._torch_device())
-        return learn_value_noise(*self._fitted, epoch, held_out)
+        self.value_noise_ = learn_value_noise(*self._fitted, epoch, held_out)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, 4))
+        self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True) or Trust()
+
+    def _imputer(self, usual: Trust) -> Imputer:
+        return Imputer(*self._fitted, self._object_noise(), self.value_noise_, usual)
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
         """Measure how large errors are where draws spread little or much; `include_noise` then says so.
@@ -391,16 +398,17 @@ class GPPVAE(Estimator):
             n_samples: draws of what is missing.
             include_noise: let std and draws be those of the values, their own noise included.
             seed: of the draws; the estimator's when None.
-            out: folder to write mean.npy, std.npy and draws.npy (N, n_samples, ...) into; they come back as memory maps.
+            out: folder for mean.npy, std.npy and draws.npy, (N, n_samples, ...); they come back as memory maps.
         """
-        model, weights = self._fitted
+        model, _ = self._fitted
         whole("n_samples", n_samples, 0)
         data, rows_table = self._samples(samples, missing="mask"), Table(table)
         same_length(data, rows_table)
         model.autoencoder.likelihood.check(*data.check(), data.integers)
         generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 4))
-        imputer = Imputer(model, weights, self._object_noise(), self.value_noise_)
-        return imputer.run(data, model.prior.code(rows_table), n_samples, include_noise, generator, out)
+        return self._imputer(self.trust_).run(
+            data, model.prior.code(rows_table), n_samples, include_noise, generator, out
+        )
 
     @torch.no_grad()
     @readable_algebra()
@@ -453,6 +461,7 @@ class GPPVAE(Estimator):
             "fit_seconds": self.fit_seconds_,
             "skipped_steps": self.skipped_steps_,
             "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
+            "trust": self.trust_.to_json(),
         }
         save_model(path, tensors, meta)
 
@@ -506,6 +515,7 @@ class GPPVAE(Estimator):
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
             self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])
             self.value_noise_ = check_value_noise(tensors.get(VALUE_NOISE), self.shape_)
+            self.trust_ = Trust.from_json(meta["trust"])
             self.resolved_, self.skipped_steps_ = trained, meta["skipped_steps"]
             self._check_answers(None if "kernel" in meta["own"] else probe_table(prior))
         return self

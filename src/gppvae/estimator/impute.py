@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.outputs import Folder, Outputs
-from gppvae.inference.row_latents import Observed, RowLatents, slopes_of
+from gppvae.inference.row_latents import STEPS, Observed, RowLatents, slopes_of
+from gppvae.inference.trust import HiddenValues, Trust, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.value_noise import MAX_VALUES, noise_covariance, rows_enough
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
@@ -22,6 +24,8 @@ from gppvae.prior.posterior import LatentPosterior
 
 SLOPE_BYTES = 64 << 20  # of the slopes of all values with respect to all latents, for the rows at work
 ROWS_AT_ONCE = 256
+# Rows and values on which observed ones are hidden to see how far they can be trusted, and how many slopes at most.
+TRIED_ROWS, LEAST_TRIED, TRIED_VALUES, TRIED_NUMBERS = 32, 4, 1024, 10_000_000
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,14 @@ class Imputer:
     Attributes:
         model, weights: fitted.  likelihood: of values, with measured noise.
         noise: covariance of the values' noise, (K, K), or None.
+        usual: how far observed values are to be trusted where the samples at hand cannot tell.
     """
 
     model: GPPriorVAE
     weights: LatentPosterior
     likelihood: Likelihood
     noise: Tensor | None
+    usual: Trust
 
     def rows_at_once(self, shape: tuple[int, ...]) -> int:
         """Rows whose slopes fit the memory meant for them."""
@@ -58,14 +64,48 @@ class Imputer:
         return max(1, min(ROWS_AT_ONCE, SLOPE_BYTES // per_row))
 
     @torch.no_grad()
-    def latents(self, batch: Batch) -> RowLatents:
+    def latents(self, batch: Batch, weight: float = 1.0, steps: int = STEPS) -> RowLatents:
         """Posterior of the latents of a batch, from the GP's prediction and what was observed."""
         model = self.model
         prior = latents_at(model, self.weights, batch.rows)
-        mask = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
-        known = Observed(batch.y, mask, model.autoencoder.sizes(batch), prior.mean, prior.var + prior.noise)
+        assert batch.mask is not None, "samples to impute are read with their masks"
+        known = Observed(batch.y, batch.mask, model.autoencoder.sizes(batch), prior.mean, prior.var + prior.noise)
         encoded = model.prior.to_gp(model.autoencoder.encode(batch.y, batch.mask)[0])
-        return RowLatents(model.autoencoder, self.likelihood, known, self.noise, (encoded,))
+        return RowLatents(model.autoencoder, self.likelihood, known, self.noise, (encoded,), weight, steps)
+
+    @torch.no_grad()
+    def trust(self, epoch: Epoch, generator: torch.Generator, sides: bool) -> Trust | None:
+        """How far observed values are to be trusted, measured on some of these samples; None where they cannot tell.
+
+        Args:
+            sides: hide a side of each sample, else what another sample misses.
+        """
+        if self.noise is not None:  # how errors go together is known
+            return Trust()
+        n_numbers = self.model.prior.n_latents * int(np.prod(epoch.samples.shape))
+        n_rows = min(TRIED_ROWS, epoch.n_rows, TRIED_NUMBERS // n_numbers)
+        if n_rows < LEAST_TRIED and n_rows < epoch.n_rows:
+            return None
+        picked = torch.linspace(0, epoch.n_rows - 1, n_rows).round().long().unique()
+        y, mask = epoch.samples.read(picked)
+        mask = torch.ones_like(y, dtype=torch.bool) if mask is None else mask
+        columns = torch.randperm(y[0].numel(), generator=generator)[:TRIED_VALUES].to(epoch.device)
+        parts: list[HiddenValues] = []
+        for shift in range(1, 1 + max(1, TRIED_ROWS // len(picked))):  # few samples are tried several times
+            hidden = hide_sides(mask, generator) if sides else hide_as_elsewhere(mask, shift)
+            if hidden is not None:
+                parts += self._linearised(epoch, picked, y, mask, hidden, columns)
+        return choose_trust(parts)
+
+    def _linearised(
+        self, epoch: Epoch, picked: Tensor, y: Tensor, mask: Tensor, hidden: Tensor, columns: Tensor
+    ) -> Iterator[HiddenValues]:
+        """The picked rows without what is hidden, a few at a time."""
+        for at in torch.arange(len(picked)).split(self.rows_at_once(epoch.samples.shape)):
+            seen, own, device = (mask & ~hidden)[at], picked[at], epoch.device
+            rows = epoch.rows[own.to(epoch.rows.device)]
+            visible = Batch((y[at] * seen).to(device), seen.to(device), rows, own, 0, len(own))
+            yield self.latents(visible, steps=0).linearised(y[at].to(device), hidden[at].to(device), columns)
 
     def run(
         self, data: Samples, rows: Rows, n_samples: int, include_noise: bool, generator: torch.Generator, out: Folder
@@ -75,12 +115,14 @@ class Imputer:
         epoch = Epoch(data, rows, self.rows_at_once(data.shape), None, device)
         shape = (len(data), *to_input_layout(np.empty((0, *data.shape)), data.layout_in).shape[1:])
         with Outputs(out, ("mean", "std"), shape) as arrays, self._draws_out(out, n_samples, shape) as drawn:
+            trust = self.trust(epoch, generator, sides=False) or self.usual
             for batch in epoch:
-                mask = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
-                latents = self.latents(batch)
+                mask = batch.mask
+                assert mask is not None
+                latents = self.latents(batch, trust.weight)
                 found = latents.moments()
-                var = found.var + found.noise if include_noise else found.var
-                parts = {"mean": torch.where(mask, batch.y, found.mean), "std": torch.where(mask, 0.0, var.sqrt())}
+                std = trust.spread * (found.var + found.noise if include_noise else found.var).sqrt()
+                parts = {"mean": torch.where(mask, batch.y, found.mean), "std": torch.where(mask, 0.0, std)}
                 arrays.put(**{name: to_input_layout(part, data.layout_in) for name, part in parts.items()})
                 if n_samples:
                     draws = [latents.draw(generator, include_noise) for _ in range(n_samples)]
@@ -96,9 +138,7 @@ class Imputer:
 
 
 @torch.no_grad()
-def learn_value_noise(
-    model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch, held_out: bool
-) -> Tensor | None:
+def learn_value_noise(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch, held_out: bool) -> Tensor | None:
     """Covariance of the noise of values (K, K), in their unit, from errors of predictions; None for images and counts.
 
     Args:

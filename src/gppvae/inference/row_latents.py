@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gppvae.inference.trust import HiddenValues
 from gppvae.likelihoods import Likelihood
 from gppvae.models.vae import Autoencoder
 
@@ -66,6 +67,7 @@ class RowLatents:
         known: what was observed.
         noise: Psi, (K, K) float64, of vectors; None where the likelihood's own variances are all there is.
         starts: latents to start from, (B, L) each; every row takes the best of them.
+        weight: of the observed values against the GP's prediction (trust.py).
         steps: Gauss-Newton steps.
     Cost: per step L forward-mode passes of the decoder, and O(B L^2 (K + L)); with Psi O(B K^2 (K + L)) as well.
     """
@@ -77,10 +79,12 @@ class RowLatents:
         known: Observed,
         noise: Tensor | None = None,
         starts: tuple[Tensor, ...] = (),
+        weight: float = 1.0,
         steps: int = STEPS,
     ) -> None:
         self.autoencoder, self.likelihood, self.known, self.noise = autoencoder, likelihood, known, noise
         self.seen = known.mask.flatten(1)  # (B, K)
+        self.share, self.precision = min(weight, 1.0), 1.0 / (known.var * max(weight, 1.0))
         self.root_noise: Tensor | None = None
         if noise is not None:
             pairs = self.seen.unsqueeze(1) & self.seen.unsqueeze(2)
@@ -117,12 +121,12 @@ class RowLatents:
     def _loss(self, z: Tensor) -> Tensor:
         """-log posterior up to a constant, (B,)."""
         known, out = self.known, self._decode(z)
-        prior = 0.5 * ((z - known.mean).square() / known.var).sum(1)
+        prior = 0.5 * ((z - known.mean).square() * self.precision).sum(1)
         if self.root_noise is None:
             nll = self.likelihood.nll(known.y, out, known.mask)
         else:
             nll = 0.5 * self._whitened(self._residual(out).unsqueeze(2)).square().sum((1, 2))
-        return prior + nll.to(prior)
+        return prior + self.share * nll.to(prior)
 
     def _expand(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Gauss-Newton curvature (B, L, L) and gradient (B, L) of the loss."""
@@ -135,9 +139,9 @@ class RowLatents:
         else:
             slopes = self._whitened(slopes.to(self.root_noise).transpose(1, 2)).transpose(1, 2)
             residual = self._whitened(residual.unsqueeze(2)).squeeze(2)
-        precision = 1.0 / self.known.var
-        curvature = (slopes @ slopes.transpose(1, 2)).to(z) + torch.diag_embed(precision)
-        gradient = precision * (z - self.known.mean) - (slopes @ residual.unsqueeze(2)).squeeze(2).to(z)
+        curvature = self.share * (slopes @ slopes.transpose(1, 2)).to(z) + torch.diag_embed(self.precision)
+        pull = self.share * (slopes @ residual.unsqueeze(2)).squeeze(2).to(z)
+        gradient = self.precision * (z - self.known.mean) - pull
         return curvature, gradient
 
     def _whitened(self, x: Tensor) -> Tensor:
@@ -157,6 +161,30 @@ class RowLatents:
 
     def _slopes(self, z: Tensor) -> Tensor:
         return slopes_of(self._mean, z, self.autoencoder)
+
+    # -- how well it would do
+
+    @torch.no_grad()
+    def linearised(self, y: Tensor, hidden: Tensor, columns: Tensor) -> HiddenValues:
+        """The rows at the GP's prediction, to be judged by what was hidden.
+
+        Args:
+            y: samples with the hidden values.  hidden: which, (B, *shape) bool.  columns: values to judge by, (C,).
+        """
+        z = self.known.mean
+        out, slopes = self._decode(z), self._slopes(z)
+        std = self.likelihood.variance(out).clamp_min(LEAST_VARIANCE).sqrt().expand_as(y).flatten(1)
+        slopes = slopes / std.unsqueeze(1)
+        visible, residual = slopes * self.seen.unsqueeze(1), (y - self.likelihood.mean(out)).flatten(1) / std
+        pull = (visible @ (residual * self.seen).unsqueeze(2)).squeeze(2)
+        return HiddenValues(
+            var=self.known.var,
+            curvature=(visible @ visible.transpose(1, 2)).to(z),
+            pull=pull.to(z),
+            slopes=slopes[:, :, columns].to(z),
+            residual=residual[:, columns].to(z),
+            hidden=hidden.flatten(1)[:, columns],
+        )
 
     # -- the values
 

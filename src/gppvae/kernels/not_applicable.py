@@ -1,7 +1,7 @@
 """Columns that do not apply to some rows: NaN is allowed where a product switches the term off.
 
-In `Linear(sick) * RBF(years_since_onset)` the term is 0 at healthy rows, `sick` = 0, whatever the years are. So they may
-be NaN there. Anywhere else a missing number is an error that names the row.
+In `Linear(sick) * RBF(years_since_onset)` the term is 0 at healthy rows, `sick` = 0, whatever the years are. So they
+may be NaN there. Anywhere else a missing number is an error that names the row.
 """
 
 from __future__ import annotations
@@ -74,6 +74,6 @@ def _check_switched_off(leaf: Leaf, term: Term, missing: dict[Leaf, np.ndarray],
     bad = rows[~off]
     name = next(name for name in leaf.columns_read if pd.isna(table[name])[bad[0]])
     raise ValueError(
-        f"column {name!r} must be finite, got nan in row {bad[0]} ({len(bad)} such rows); remove or fill those rows, or "
-        f"multiply by a column that is 0 where it does not apply, as in Linear(sick) * {leaf.text()}"
+        f"column {name!r} must be finite, got nan in row {bad[0]} ({len(bad)} such rows); remove or fill those rows, "
+        f"or multiply by a column that is 0 where it does not apply, as in Linear(sick) * {leaf.text()}"
     )

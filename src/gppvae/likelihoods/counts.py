@@ -38,7 +38,9 @@ class Counts(Likelihood, abc.ABC):
     def __init__(self, size: str | None = TOTAL, zero_inflation: bool = False) -> None:
         super().__init__()
         if not (size is None or (isinstance(size, str) and size)):
-            raise ValueError(f"size must be 'total', the name of a column or None, got {size!r}; 'total' is the default")
+            raise ValueError(
+                f"size must be 'total', the name of a column or None, got {size!r}; 'total' is the default"
+            )
         if not isinstance(zero_inflation, bool):
             raise ValueError(f"zero_inflation must be True or False, got {zero_inflation!r}; False is the default")
         self.size, self.zero_inflation = size, zero_inflation
@@ -181,9 +183,7 @@ class NegativeBinomial(Counts):
 
     name = "negative_binomial"
 
-    def __init__(
-        self, dispersion: float | None = None, size: str | None = TOTAL, zero_inflation: bool = False
-    ) -> None:
+    def __init__(self, dispersion: float | None = None, size: str | None = TOTAL, zero_inflation: bool = False) -> None:
         super().__init__(size, zero_inflation)
         if dispersion is not None:
             check_positive("dispersion", dispersion, DISPERSIONS, "1.0")

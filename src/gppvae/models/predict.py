@@ -31,9 +31,7 @@ def row_chunks(rows: Rows) -> Iterator[Rows]:
         yield rows[start : start + PREDICT_ROWS]
 
 
-def decode_mean(
-    model: GPPriorVAE, weights: LatentPosterior, rows: Rows, sizes: Tensor | None = None
-) -> Tensor:
+def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows, sizes: Tensor | None = None) -> Tensor:
     """The decoder at the posterior mean of z, (N, *shape).
 
     Args:

@@ -42,7 +42,7 @@ class Autoencoder(nn.Module):
         return mean, logvar.clamp(*LOGVAR_RANGE)
 
     def decode(self, z: Tensor, size: Tensor | None = None) -> Tensor:
-        """The decoder's output at latents of any type and device, for samples of these sizes (B,) or of typical size."""
+        """The decoder's output at latents of any type and device, for these sizes, (B,), or a typical one."""
         like = next(self.decoder.parameters(), z)
         return self.likelihood.sized(self.decoder(z.to(like.device).to(like.dtype)), size)
 
