@@ -155,7 +155,8 @@ def fit_data(
     """Training and validation data, each (samples, table).
 
     Args:
-        kernel: to be fitted, or that was.  seed: of the rows held out.  names: of the values of a fitted model's samples.
+        kernel: to be fitted, or that was.  seed: of the rows held out.
+        names: of the values of the samples that a model was fitted to.
     """
     from gppvae.data.subset import Subset, hold_out
     from gppvae.data.table import Table

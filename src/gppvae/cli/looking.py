@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from gppvae.cli.errors import one_sentence
 from gppvae.cli.inputs import fit_data

@@ -78,8 +78,7 @@ class ValidationOptions:
         Path | None, option_in(VALIDATION, help="Table of rows that are not trained on.", show_default="none")
     ] = None
     validation_data: Annotated[
-        Path | None,
-        option_in(VALIDATION, help="Their samples, of any kind that --data takes.", show_default="in their table"),
+        Path | None, option_in(VALIDATION, help="Their samples, as for --data.", show_default="in their table")
     ] = None
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gppvae.data.images import ImageFiles, is_path_list
+from gppvae.data.missing import MissingValues
 from gppvae.data.named import Named, from_frame, names_of
 from gppvae.data.stored import reader_of
 from gppvae.data.subset import Subset
@@ -44,6 +45,7 @@ class Samples:
         layout_in: how the data came: "vector", "grey" (no axis of channels), "first" or "last"; see to_input_layout.
         names: of the values of a sample, where it is a row of named columns.
         scale: factor on the values.  integers: whether all values, scaled, are whole numbers; certain after check().
+        missing_values: what was found to be missing; there after check().
     """
 
     def __init__(self, data: Any, channels: str = "first", scale: float | None = None, missing: str = "error") -> None:
@@ -103,6 +105,7 @@ class Samples:
         if len(self) == 0 or 0 in self.shape:
             raise ValueError(f"expected at least one sample, got an array of shape {tuple(self.data.shape)}")
         lowest, highest, whole = np.inf, -np.inf, True
+        self.missing_values = MissingValues(len(self), self.shape[0], self.layout_in == "last")
         for start, block in self._blocks(world):
             bad = ~np.isfinite(block) if self.missing == "error" else np.isinf(block)
             if bad.any():
@@ -111,6 +114,8 @@ class Samples:
                     f"expected finite samples, got NaN or infinity in sample {first}; "
                     "clean the data, or pass missing='mask' for NaN"
                 )
+            if self.missing == "mask":
+                self.missing_values.add(start, block)
             seen = block[np.isfinite(block)]
             if seen.size and np.abs(seen).max() > LARGEST:
                 raise ValueError(
@@ -123,6 +128,7 @@ class Samples:
         found = torch.zeros(world.size, 3, dtype=torch.float64)
         found[world.rank] = torch.tensor([lowest, highest, float(whole)])
         world.sum_([found])
+        self.missing_values.share(world)
         lowest, highest, self.integers = float(found[:, 0].min()), float(found[:, 1].max()), bool(found[:, 2].all())
         if not np.isfinite(lowest):
             raise ValueError("expected at least one observed value, got only NaN; check the data")

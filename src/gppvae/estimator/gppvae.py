@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.arrays import from_input_layout, to_input_layout
+from gppvae.data.arrays import Samples, from_input_layout, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.header import checked_content
 from gppvae.data.named import framed, samples_from
@@ -24,6 +24,7 @@ from gppvae.estimator.cost import tell_cost
 from gppvae.estimator.described import described
 from gppvae.estimator.explain import ROWS, explain
 from gppvae.estimator.explanation import Explanation
+from gppvae.estimator.impute import Imputation, Imputer, learn_value_noise
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
@@ -32,6 +33,7 @@ from gppvae.estimator.saving import (
     check_same_kernel,
     check_same_likelihood,
     check_settings_saved,
+    check_value_noise,
     kernel_extras,
     load_model,
     load_weights,
@@ -45,10 +47,12 @@ from gppvae.estimator.validation import known_rows, same_length, squared_errors,
 from gppvae.estimator.with_anndata import fit_anndata
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
+from gppvae.inference.trust import Trust
 from gppvae.kernels import Kernel
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
+from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.checkpoint import under, with_prefix
@@ -56,6 +60,8 @@ from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
 CALIBRATION_ROWS = 256
+ENOUGH_PER_VALUE = 4  # held-out rows per value from which the covariance of their errors is taken
+VALUE_NOISE = "value_noise"
 ALPHAS = (1e-12, 1e6)
 KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
@@ -133,7 +139,8 @@ class GPPVAE(Estimator):
         """
         prior, phases = self._checked()
         rows_table = Table(table)
-        for column in prior.columns():
+        size_column = self._make_likelihood().size_column
+        for column in [*prior.columns(), *([] if size_column is None else [size_column])]:
             rows_table[column]  # report a missing column before the samples are read
         samples = samples_from(samples, table, prior.columns())
         if validation is not None:
@@ -159,6 +166,7 @@ class GPPVAE(Estimator):
         # Errors at held-out rows are unbiased; use them where the model can predict such rows.
         judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
         self._learn_noise(*(validation if judge and validation else (samples, table)))
+        self._learn_to_impute(data, rows, validation if judge else None)
         self._keep(folder)
         return self
 
@@ -199,6 +207,20 @@ class GPPVAE(Estimator):
             errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
             model.autoencoder.likelihood.learn_noise(errors / counts.clamp_min(1.0))
         self.calibrate(samples, table)
+
+    def _learn_to_impute(self, data: Samples, rows: Rows, validation: tuple[Any, Any] | None) -> None:
+        """What impute() needs to know, from held-out rows if these are enough, else from the training rows."""
+        enough = ENOUGH_PER_VALUE * (data.shape[0] if len(data.shape) == 1 else 1)
+        held_out = validation is not None and len(Table(validation[1])) >= enough
+        if held_out and validation is not None:
+            data, rows = self._samples(validation[0]), self.prior_.code(Table(validation[1]))
+        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device())
+        self.value_noise_ = learn_value_noise(*self._fitted, epoch, held_out)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, 4))
+        self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True) or Trust()
+
+    def _imputer(self, usual: Trust) -> Imputer:
+        return Imputer(*self._fitted, self._object_noise(), self.value_noise_, usual)
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
         """Measure how large errors are where draws spread little or much; `include_noise` then says so.
@@ -397,11 +419,43 @@ class GPPVAE(Estimator):
         for chunk in row_chunks(rows):
             decoded = []
             for mean, var in decode_draws(model, draws, chunk, generator, vectors):
-                noise = torch.randn(mean.shape, generator=generator).to(mean.device) * var.sqrt()
-                decoded.append((mean + noise if include_noise else mean).cpu())
+                noisy = model.autoencoder.likelihood.values.noisy
+                decoded.append((noisy(mean, var, generator) if include_noise else mean).cpu())
             parts.append(torch.stack(decoded))
         empty = torch.zeros(n_samples, 0, *self.shape_)
         return to_input_layout((torch.cat(parts, dim=1) if parts else empty).numpy(), self.layout_)
+
+    @readable_algebra()
+    def impute(
+        self,
+        samples: Any,
+        table: Any,
+        n_samples: int = 0,
+        include_noise: bool = True,
+        seed: int | None = None,
+        out: Folder = None,
+    ) -> Imputation:
+        """Fill in what is missing (NaN) in samples, given their rows and what was observed of them.
+
+        The GP's prediction at a row is the prior of its latents, and the observed values update it. At a row of the
+        training set that prediction already knows the row's own sample, so its std is a little too small there.
+
+        Args:
+            samples: with NaN where nothing was observed, whatever `missing` is.  table: their rows, as in `predict`.
+            n_samples: draws of what is missing.
+            include_noise: let std and draws be those of the values, their own noise included.
+            seed: of the draws; the estimator's when None.
+            out: folder for mean.npy, std.npy and draws.npy, (N, n_samples, ...); they come back as memory maps.
+        """
+        model, _ = self._fitted
+        whole("n_samples", n_samples, 0)
+        data, rows_table = self._samples(samples, missing="mask"), Table(table)
+        same_length(data, rows_table)
+        model.autoencoder.likelihood.check(*data.check(), data.integers)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 4))
+        return self._imputer(self.trust_).run(
+            data, model.prior.code(rows_table), n_samples, include_noise, generator, out
+        )
 
     @torch.no_grad()
     @readable_algebra()
@@ -458,6 +512,8 @@ class GPPVAE(Estimator):
         """Write the model into the folder `path` (model.safetensors; nothing in it is executable)."""
         model, posterior = self._fitted
         tensors = with_prefix("model", model.state_dict()) | with_prefix("weights", posterior.tensors())
+        if self.value_noise_ is not None:
+            tensors |= {VALUE_NOISE: self.value_noise_}
         meta = {
             "kind": "gppvae",
             "given": settings_of(self),
@@ -473,6 +529,7 @@ class GPPVAE(Estimator):
             "fit_seconds": self.fit_seconds_,
             "skipped_steps": self.skipped_steps_,
             "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
+            "trust": self.trust_.to_json(),
         }
         save_model(path, tensors, meta)
 
@@ -513,6 +570,7 @@ class GPPVAE(Estimator):
             check_same_kernel(groups, trained["kernel"], path)
             self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
             self.sample_names_, self.frames_ = meta["names"], meta["frames"]
+            self._sees_mask = trained["encoder"] == MaskedEncoder.__name__
             prior = LatentPrior(groups)
             restore_kernels(prior, meta["kernel"], under("prior", state))
             if encoder is None:
@@ -525,6 +583,8 @@ class GPPVAE(Estimator):
             self.posterior_.check([(group.rank, group.n_latents) for group in prior.groups])
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
             self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])
+            self.value_noise_ = check_value_noise(tensors.get(VALUE_NOISE), self.shape_)
+            self.trust_ = Trust.from_json(meta["trust"])
             self.resolved_, self.skipped_steps_ = trained, meta["skipped_steps"]
             self._check_answers(None if "kernel" in meta["own"] else probe_table(prior))
         return self

@@ -124,7 +124,9 @@ def check_network_sizes(estimator: Any, n_latents: int, tensors: dict[str, Tenso
     """
     numbers = estimator._make_likelihood().numbers_per_value
     with torch.device("meta"):
-        networks = build_networks(estimator.network, estimator.shape_, n_latents, estimator.width, numbers)
+        networks = build_networks(
+            estimator.network, estimator.shape_, n_latents, estimator.width, numbers, masked=estimator._sees_mask
+        )
     for name, network in zip(("encoder", "decoder"), networks, strict=True):
         own = {key: tuple(value.shape) for key, value in network.state_dict().items()}
         saved = {key: tuple(value.shape) for key, value in under(f"autoencoder.{name}", tensors).items()}
@@ -194,6 +196,17 @@ def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any)
             raise ValueError(f"{name} is {tensors[name].dtype}, expected {value.dtype}")
     check_finite(tensors, module.state_dict())
     module.load_state_dict(tensors)
+
+
+def check_value_noise(found: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    """The saved covariance of the values' noise, if there is one; ValueError unless it is one."""
+    if found is None:
+        return None
+    if tuple(found.shape) != (math.prod(shape),) * 2 or found.dtype != torch.float64 or not found.isfinite().all():
+        raise ValueError(f"the covariance of the noise of {math.prod(shape)} values is {tuple(found.shape)}")
+    if torch.linalg.cholesky_ex(found).info != 0:
+        raise ValueError("the covariance of the noise of values is not positive definite")
+    return found
 
 
 def check_same_likelihood(given: Likelihood, saved: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ from gppvae.inference import Inference
 from gppvae.inference.phase import MAX_RATE, Phase
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
+from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.checkpoint import under, with_prefix
@@ -160,6 +161,7 @@ class VAE(Estimator):
             self._check_settings()
             self._check_numbers()
             self.shape_, self.layout_, self.sample_names_ = tuple(meta["shape"]), meta["layout"], meta["names"]
+            self._sees_mask = trained["encoder"] == MaskedEncoder.__name__
             if encoder is None:
                 check_network_sizes(self, self.latent_dim, state)
         model = self._build(self.shape_)
