@@ -1,4 +1,4 @@
-"""Commands that ask a fitted model: predict, sample, reconstruct, encode, score."""
+"""Commands that ask a fitted model: predict, impute, reconstruct, encode, sample, score, explain."""
 
 from __future__ import annotations
 
@@ -55,6 +55,41 @@ def predict(
         with row_bar("predict", shown):
             names = write_answers(out, ask, model, wanted, rows, images)
         _answer_files(shown, out, names, len(wanted), "predictions")
+
+
+@with_options
+def impute(
+    *,
+    run: Run,
+    table: Table,
+    out: Out,
+    source: SampleOptions,
+    n_samples: Annotated[int, typer.Option(help="Draws of what is missing, in draws.npy.")] = 0,
+    include_noise: Annotated[bool, typer.Option(help="Count the noise of the values themselves.")] = True,
+    seed: Seed = None,
+    images: Images = True,
+    shown: Shown,
+) -> None:
+    """Fill in what is missing in samples: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
+
+    Empty cells of a table and NaN in an array are missing. Observed values stay as they are.
+
+    Example: gppvae impute runs/visits visits.csv --samples "gene_*" --out filled
+    """
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.predictions import check_free, write_answers
+
+        check_free(out)
+        model = GPPVAE.load(run)
+        samples, frame = Inputs.of_model(source, model).pair(table)
+
+        def ask(work: Path) -> Any:
+            return model.impute(samples, frame, n_samples, include_noise, seed, work)
+
+        with row_bar("impute", shown):
+            names = write_answers(out, ask, model, frame, table, images)
+        _answer_files(shown, out, names, len(frame), "samples")
 
 
 @with_options
@@ -161,6 +196,30 @@ def score(
             found = float(model.score(samples, frame))
         words = f"{found:.6g} nats per sample (lower bound on log p, higher is better), {len(frame)} samples"
         answer(shown, {"score": found, "n_samples": len(frame)}, words)
+
+
+@with_options
+def explain(
+    *,
+    run: Run,
+    table: Annotated[Path, typer.Argument(help="Table of rows to share variance over, usually that of the training.")],
+    n_rows: Annotated[int, typer.Option(help="At most so many rows are looked at, drawn at random.")] = 256,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of that draw.", show_default="that of the model")] = None,
+    spatial: Annotated[str | None, typer.Option(help="Coordinates of an .h5ad file.", show_default="none")] = None,
+    shown: Shown,
+) -> None:
+    """Say which term of the kernel makes which share of the latents and of the prediction; --json has the curves too.
+
+    Example: gppvae explain runs/visits visits.csv
+    """
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+
+        model = GPPVAE.load(run)
+        frame = Inputs.of_model(SampleOptions(spatial=spatial), model).table(table)
+        with row_bar("explain", shown):
+            found = model.explain(frame, n_rows, seed)
+        answer(shown, found.to_json(), repr(found))
 
 
 def _answer_files(shown: Shown, out: Path, names: list[str], count: int, what: str) -> None:

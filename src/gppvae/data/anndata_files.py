@@ -74,9 +74,9 @@ def write_h5ad(path: Path, layers: dict[str, np.ndarray], table: pd.DataFrame, n
     # Texts as Python objects: the types that pandas 3 has for them cannot be written by every version of anndata.
     texts = [name for name in table if isinstance(table[name].dtype, (pd.StringDtype, pd.CategoricalDtype))]
     obs = table.astype(dict.fromkeys(texts, object)).set_index(_as_objects(table.index))
-    adata = anndata.AnnData(layers[first], obs=obs, var=pd.DataFrame(index=_as_objects(names)))
+    adata = anndata.AnnData(np.asarray(layers[first]), obs=obs, var=pd.DataFrame(index=_as_objects(names)))
     for name in others:
-        adata.layers[name] = layers[name]
+        adata.layers[name] = np.asarray(layers[name])
     adata.write_h5ad(path)
 
 

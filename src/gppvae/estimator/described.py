@@ -1,25 +1,27 @@
-"""What a prior has learned, in words: model files carry them, so that they can be shown without loading the model."""
+"""What a model has learned, in words: model files carry them, so that they can be shown without loading the model."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned, Scale
 from gppvae.kernels.stationary import StationaryLeaf
-from gppvae.prior.latent_prior import LatentPrior
+
+if TYPE_CHECKING:
+    from gppvae.estimator.gppvae import GPPVAE
 
 MAX_NUMBERS = 4  # of one parameter of a kernel, to be shown
 
 
-def described(prior: LatentPrior) -> dict[str, Any]:
+def described(model: GPPVAE) -> dict[str, Any]:
     """The kernel as written, what its parts learned, and what is known of the columns, as JSON values."""
-    return {"kernel": kernel_text(prior), "learned": kernel_rows(prior), "columns": column_rows(prior)}
+    return {"kernel": kernel_text(model), "learned": kernel_rows(model), "columns": column_rows(model)}
 
 
-def kernel_rows(prior: LatentPrior) -> list[tuple[str, str]]:
+def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
     """(part of the kernel, what it learned), left to right, group by group, each followed by its latent noise."""
-    rows, several = [], len(prior.groups) > 1
-    for number, group in enumerate(prior.groups):
+    rows, several = [], len(model.prior_.groups) > 1
+    for number, group in enumerate(model.prior_.groups):
         of = f"group {number + 1} ({group.n_latents} latents): " if several else ""
         if group.kernel is None:
             rows.append((f"{of}no kernel", "what no column explains, variance 1"))
@@ -30,9 +32,9 @@ def kernel_rows(prior: LatentPrior) -> list[tuple[str, str]]:
     return rows
 
 
-def kernel_text(prior: LatentPrior) -> str:
+def kernel_text(model: GPPVAE) -> str:
     """The kernel as written; groups of latents one after the other."""
-    groups = prior.groups
+    groups = model.prior_.groups
     if len(groups) == 1 and groups[0].kernel is not None:
         return groups[0].kernel.text()
     return "; ".join(f"{group.n_latents} latents: {group.kernel or 'no kernel'}" for group in groups)
@@ -63,10 +65,10 @@ def _numbers(values: Any) -> str:
     return ", ".join(f"{float(value):.4g}" for value in values.detach().flatten())
 
 
-def column_rows(prior: LatentPrior) -> list[tuple[str, str]]:
+def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
     """(column, what the model knows of it), in the order of the kernel."""
     found: dict[str, str] = {}
-    for leaf in prior.leaves():
+    for leaf in model.prior_.leaves():
         if isinstance(leaf, IdLeaf):
             names = ", ".join(leaf.levels[:4]) + (", ..." if len(leaf.levels) > 4 else "")
             found[leaf.column] = f"{len(leaf.levels)} ids ({names})"

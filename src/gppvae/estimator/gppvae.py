@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -435,7 +435,7 @@ class GPPVAE(Estimator):
         seed: int | None = None,
         out: Folder = None,
     ) -> Imputation:
-        """Fill in what is missing (NaN) in samples, given their rows and what was observed of them.
+        """Fill in what is missing (NaN) in samples, given their rows and what was observed; a DataFrame as a DataFrame.
 
         The GP's prediction at a row is the prior of its latents, and the observed values update it. At a row of the
         training set that prediction already knows the row's own sample, so its std is a little too small there.
@@ -453,9 +453,10 @@ class GPPVAE(Estimator):
         same_length(data, rows_table)
         model.autoencoder.likelihood.check(*data.check(), data.integers)
         generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 4))
-        return self._imputer(self.trust_).run(
-            data, model.prior.code(rows_table), n_samples, include_noise, generator, out
-        )
+        rows = model.prior.code(rows_table)
+        found = self._imputer(self.trust_).run(data, rows, n_samples, include_noise, generator, out)
+        parts = {name: framed(getattr(found, name), self.sample_names_, samples) for name in ("mean", "std")}
+        return replace(found, **parts)
 
     @torch.no_grad()
     @readable_algebra()
@@ -523,7 +524,7 @@ class GPPVAE(Estimator):
             "layout": self.layout_,
             "names": self.sample_names_,
             "frames": self.frames_,
-            "described": described(model.prior),
+            "described": described(self),
             "kernel": kernel_extras(model.prior),
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,

@@ -62,21 +62,21 @@ def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
     """(part of the kernel, what it learned), left to right, group by group, each followed by its latent noise."""
     from gppvae.estimator import described
 
-    return described.kernel_rows(model.prior_)
+    return described.kernel_rows(model)
 
 
 def kernel_text(model: GPPVAE) -> str:
     """The kernel as written; groups of latents one after the other."""
     from gppvae.estimator import described
 
-    return described.kernel_text(model.prior_)
+    return described.kernel_text(model)
 
 
 def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
     """(column, what the model knows of it), in the order of the kernel."""
     from gppvae.estimator import described
 
-    return described.column_rows(model.prior_)
+    return described.column_rows(model)
 
 
 def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, dict[str, float]]]:
