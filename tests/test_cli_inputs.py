@@ -49,7 +49,9 @@ def as_anndata(table: pd.DataFrame) -> anndata.AnnData:
     obs = pd.DataFrame({"subject": pd.Categorical(table["subject"])})
     obs["subject"] = obs["subject"].astype(object)
     obs.index = pd.Index([f"v{n}" for n in range(len(table))], dtype=object)
-    adata = anndata.AnnData(np.zeros((len(table), 3), np.float32), obs, pd.DataFrame(index=pd.Index(GENES, dtype=object)))
+    adata = anndata.AnnData(
+        np.zeros((len(table), 3), np.float32), obs, pd.DataFrame(index=pd.Index(GENES, dtype=object))
+    )
     adata.layers["raw"] = scipy.sparse.csr_matrix(table[GENES].to_numpy())
     adata.obsm["time"] = table[["age"]].to_numpy()
     return adata
@@ -122,7 +124,10 @@ def test_fit_and_predict_from_an_h5ad_file(folder: Path, tmp_path: Path) -> None
         (["v.csv", "--samples", "gen_*"], "got 'gen_*', which fits none; did you mean 'gene_"),
         (["v.csv", "--samples", "*"], "column 'note' must be numeric to be part of a sample"),
         (["v.csv", "--samples", "age"], "got column 'age' as both"),
-        (["v.csv", "--data", "genes.npy", "--samples", "gene_*"], "expected a table of samples together with --samples"),
+        (
+            ["v.csv", "--data", "genes.npy", "--samples", "gene_*"],
+            "expected a table of samples together with --samples",
+        ),
         (["v.csv", "--samples", "gene_*", "--layer", "raw"], "expected an .h5ad file together with --layer"),
         (["v.csv", "--samples", "gene_*", "--phases", "wanted.csv"], "expected a list of phases in"),
     ],

@@ -84,14 +84,18 @@ def shown_values(loss: float, valid: float | None, terms: dict[str, float], widt
     parts = [f"loss {_number(loss)}", f"valid {_number(valid)}"]
     for name, value in terms.items():
         part = f"{name} {_number(value)}"
-        if len("  ".join([*parts, part])) <= width:
-            parts.append(part)
+        if len("  ".join([*parts, part])) > width:
+            break
+        parts.append(part)
     return "  ".join(parts)
 
 
 def _number(value: float | None) -> str:
-    """Four digits, in nine characters."""
-    return f"{'' if value is None else f'{value:.3g}' if abs(value) < 1e-4 else f'{value:.4g}':>9.9}"
+    """As many of four digits as nine characters take."""
+    if value is None:
+        return " " * 9
+    texts = (f"{value:.{digits}g}" for digits in (4, 3, 2, 1))
+    return f"{next(text for text in texts if len(text) <= 9):>9}"
 
 
 class RowProgress:
