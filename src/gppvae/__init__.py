@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gppvae.estimator import GPPVAE, VAE, Prediction
+    from gppvae.estimator import GPPVAE, VAE, Explanation, Prediction
     from gppvae.inference import Inference, LossTerms, Phase
     from gppvae.kernels import (
         RBF,
@@ -42,6 +42,7 @@ __all__ = [
     "VAE",
     "Categorical",
     "Constant",
+    "Explanation",
     "FreeForm",
     "IdLeaf",
     "InducingLeaf",
@@ -63,6 +64,7 @@ __all__ = [
 
 # Where a name lives; kernels are everything else.
 _HOMES = {
+    "Explanation": "estimator",
     "GPPVAE": "estimator",
     "Inference": "inference",
     "Likelihood": "likelihoods",

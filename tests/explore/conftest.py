@@ -19,6 +19,7 @@ from gppvae.explore.sources import Source, make_part
 from gppvae.training.threads import one_thread
 
 HOSTILE = "<img src=x onerror=\"document.title='broken'\">'&"
+NAMES = ["glucose", "urea", "iron", "zinc", "lipase", "uric acid"]
 TOKEN = "a-token-of-the-tests"
 
 
@@ -31,11 +32,10 @@ class Case:
     samples: np.ndarray
     table: pd.DataFrame
     held: np.ndarray
-    names: list[str]
 
     def answers(self) -> Answers:
         parts = [make_part(self.model, self.table[rows], self.samples[rows]) for rows in (~self.held, self.held)]
-        return Answers(self.model, Source(parts[0], parts[1], list(self.names)), self.folder.name, str(self.folder))
+        return Answers(self.model, Source(parts[0], parts[1]), self.folder.name, str(self.folder))
 
 
 @dataclass
@@ -58,7 +58,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Case:
         model.fit(samples[~held], table[~held], out=folder, progress=False)
     # One cell is in no table: never measured.
     there = ~((table["spot"] == "s2") & (table["angle"] == 180.0)).to_numpy()
-    return Case(model, folder, samples[there], table[there].reset_index(drop=True), held[there], [])
+    return Case(model, folder, samples[there], table[there].reset_index(drop=True), held[there])
 
 
 @pytest.fixture(scope="session")
@@ -66,20 +66,14 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Case:
     rng = np.random.default_rng(0)
     age = rng.uniform(20.0, 70.0, 40).round(1)
     subject = np.repeat([f"subject {n}" for n in range(5)], 8)
-    samples = (np.sin(age[:, None] / 15 + np.arange(6)) + rng.normal(0, 0.1, (40, 6))).astype(np.float32)
+    values = np.sin(age[:, None] / 15 + np.arange(6)) + rng.normal(0, 0.1, (40, 6))
+    samples = pd.DataFrame(values.astype(np.float32), columns=NAMES)
     table = pd.DataFrame({"subject": subject, "age": age, "sex": np.where(np.arange(40) < 20, "f", "m")})
     model = GPPVAE("Learned(subject, 2) + RBF(age)", latent_dim=3, width=16, epochs=15, warmup_epochs=3, gp_epochs=5)
     folder = tmp_path_factory.mktemp("runs") / "blood"
     with one_thread():
         model.fit(samples, table, out=folder, progress=False)
-    return Case(
-        model,
-        folder,
-        samples,
-        table,
-        np.arange(40) % 8 == 3,
-        ["glucose", "urea", "iron", "zinc", "lipase", "uric acid"],
-    )
+    return Case(model, folder, samples.to_numpy(), table, np.arange(40) % 8 == 3)
 
 
 def serve(case: Case) -> Iterator[Served]:

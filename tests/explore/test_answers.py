@@ -10,10 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
-from explore.conftest import HOSTILE, Case
+from explore.conftest import HOSTILE, NAMES, Case
+from gppvae import GPPVAE
 from gppvae.data.table import Table
 from gppvae.explore import latents
+from gppvae.explore.answers import Answers
+from gppvae.explore.sources import Source, make_part
 from gppvae.explore.wire import pack, unpack
+from gppvae.training.threads import one_thread
 
 ROW = {"spot": "s1", "angle": 100.0}
 
@@ -87,7 +91,7 @@ def test_noise_without_a_term_has_the_residual_of_the_others(pictures: Case) -> 
         np.testing.assert_allclose(noise_without(prior, coded, frozenset()), prior.noise_at(coded))
 
 
-def test_shares_are_variances_of_the_terms(pictures: Case) -> None:
+def test_shares_are_those_of_explain(pictures: Case) -> None:
     answers = pictures.answers()
     group = answers.meta()["groups"][0]
     model, mean = pictures.model, pictures.model.posterior_.parts[0].mean
@@ -95,10 +99,11 @@ def test_shares_are_variances_of_the_terms(pictures: Case) -> None:
     both = Table({name: answers.cells.table[name] for name in ("spot", "angle")})
     with torch.no_grad():
         f = [left.features(left.code(both)) @ mean[: left.rank], right.features(right.code(both)) @ mean[left.rank :]]
-    sizes = [float(((part - part.mean(0)) ** 2).mean(0).sum()) for part in f]
-    noise = 3 * float(model.prior_.groups[0].alpha.detach())
-    assert [term["share"] for term in group["terms"]] == pytest.approx([size / (sum(sizes) + noise) for size in sizes])
-    assert group["noise_share"] == pytest.approx(noise / (sum(sizes) + noise))
+    parts = [part - part.mean(0) for part in f]
+    sizes = [float((part * (parts[0] + parts[1])).sum()) for part in parts]
+    found = [term["share"] for term in group["terms"]]
+    assert found == pytest.approx([size / sum(sizes) for size in sizes])
+    assert found == pytest.approx([term.latent_share for term in model.explain(both).terms])
     assert [term["leaves"] for term in group["terms"]] == [[0, 1], [2]]
 
 
@@ -196,7 +201,7 @@ def test_a_picture_is_made_to_fit(pictures: Case) -> None:
 
 
 def test_values_of_a_new_subject_come_from_a_table(vectors: Case) -> None:
-    text = ",".join(vectors.names) + "\n" + "\n".join(",".join(map(str, s)) for s in vectors.samples[:2].tolist())
+    text = ",".join(NAMES) + "\n" + "\n".join(",".join(map(str, s)) for s in vectors.samples[:2].tolist())
     asked = {"id": "new", "files": [base64.b64encode(text.encode()).decode()], "rows": [{"age": 30.0}, {"age": 40.0}]}
     answers = vectors.answers()
     answers.add(asked)
@@ -204,6 +209,28 @@ def test_values_of_a_new_subject_come_from_a_table(vectors: Case) -> None:
     np.testing.assert_allclose(found["measured"], vectors.samples[0], rtol=1e-6)
     with pytest.raises(ValueError, match="expected lines of 6 numbers in file 1, got a line of 2 entries"):
         answers.add(asked | {"id": "x", "files": [base64.b64encode(b"1,2\n").decode()]})
+
+
+def test_counts_are_predicted_at_the_size_of_their_sample() -> None:
+    rng = np.random.default_rng(0)
+    x = np.linspace(0.0, 5.0, 24)
+    depth = np.where(np.arange(24) % 2, 40.0, 400.0)
+    counts = rng.poisson(depth[:, None] * np.exp(np.sin(x[:, None] + np.arange(5))) / 7)
+    settings = {"latent_dim": 2, "width": 8, "epochs": 3, "warmup_epochs": 1, "gp_epochs": 1}
+    with one_thread():
+        model = GPPVAE("RBF(x)", likelihood="negative_binomial", **settings).fit(counts, {"x": x}, progress=False)
+    answers = Answers(model, Source(make_part(model, {"x": x}, counts)), "t", "t")
+    totals = counts.sum(1)
+    means = []
+    for number in (0, 1):
+        facts, found = unpack(answers.frame({"row": {"x": float(x[number])}, "draws": 4}))
+        assert facts["size"] == totals[number]
+        means.append(found["mean"] / model.predict({"x": [x[number]]}).mean[0])
+    # The prediction is proportional to the size: both are the typical one times the same factor per count.
+    np.testing.assert_allclose(means[0] / means[1], totals[0] / totals[1], rtol=1e-4)
+    assert unpack(answers.frame({"row": {"x": 0.123}}))[0]["size"] is None
+    errors = unpack(answers.colour({"kind": "error", "cells": [1]}))[1]["values"]
+    np.testing.assert_allclose(errors[0], np.sqrt(((found["mean"] - counts[1]) ** 2).mean()), rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +261,6 @@ def test_wrong_questions_get_one_sentence(pictures: Case, question: str, asked: 
 
 
 def test_without_data_the_page_shows_what_the_model_knows(pictures: Case) -> None:
-    from gppvae.explore.answers import Answers
-    from gppvae.explore.sources import Source
-
     answers = Answers(pictures.model, Source(), "t", "runs/t")
     meta = answers.meta()
     assert not meta["has_table"] and not meta["has_samples"]

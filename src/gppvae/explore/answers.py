@@ -12,10 +12,11 @@ from gppvae import __version__
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
 from gppvae.explore import latents, objects, terms
-from gppvae.explore.columns import check_row
+from gppvae.explore.columns import check_row, numbers_in
 from gppvae.explore.live import Live
-from gppvae.explore.sources import Cells, Source
+from gppvae.explore.sources import PREDICTED, Cells, Source
 from gppvae.explore.wire import pack
+from gppvae.likelihoods.counts import COUNTS
 from gppvae.report.describe import kernel_text
 from gppvae.report.images import is_image, shade_range
 
@@ -54,8 +55,8 @@ class Answers:
             "kernel": kernel_text(model),
             "shape": list(model.shape_),
             "images": is_image(model.shape_),
-            "counts": model.model_.autoencoder.likelihood.name == "negative_binomial",
-            "names": self.source.names,
+            "counts": model.model_.autoencoder.likelihood.name in COUNTS,
+            "names": model.sample_names_ or [],
             "columns": [column.to_json() for column in self.cells.columns],
             "table": self.cells.to_json(),
             "has_table": self.source.train is not None or self.source.held is not None,
@@ -76,9 +77,13 @@ class Answers:
         n, kept = _whole(asked, "draws", MAX_DRAWS), _whole(asked, "keep", MAX_DRAWS)
         if n == 1:
             raise ValueError("expected 0 draws or at least 2, got 1")
-        found = self.live.frame(_table(row), n, off, bool(asked.get("noise", False)), min(kept, n))
-        measured, status, count = self.cells.measured(row)
-        facts: dict[str, Any] = {"status": status, "count": count}
+        cells = self.cells.at(row)
+        measured, status, sizes = None, PREDICTED, None
+        if cells:
+            measured, status = self.cells.read(cells[:1])[0], int(self.cells.status[cells[0]])
+            sizes = self._sizes(cells[:1])
+        found = self.live.frame(_table(row), n, off, bool(asked.get("noise", False)), min(kept, n), sizes)
+        facts: dict[str, Any] = {"status": status, "count": len(cells), "size": None if sizes is None else sizes[0]}
         if measured is not None and np.isfinite(error := _rmse(measured, found.mean[0])):
             facts["rmse"] = error
         if found.std is not None:
@@ -99,7 +104,7 @@ class Answers:
         off = terms.check_off(self.live.model.prior_, asked.get("off", []))
         if kind == "error":
             numbers = self._numbers(asked.get("cells"))
-            predicted = self.live.frame(self.cells.rows(numbers), off=off).mean
+            predicted = self.live.frame(self.cells.rows(numbers), off=off, sizes=self._sizes(numbers)).mean
             values = [
                 np.nan if sample is None else _rmse(sample, guess)
                 for sample, guess in zip(self.cells.read(numbers), predicted, strict=True)
@@ -162,14 +167,13 @@ class Answers:
         leaves = prior.leaves()
         with self.live.lock, torch.no_grad():
             numbers = latents.spread(len(self.cells.table), SHARE_ROWS)
-            found, noise = terms.shares(prior, model.posterior_, self.live.rows(self.cells.rows(numbers)))
+            found = terms.shares(prior, model.posterior_, self.live.rows(self.cells.rows(numbers)))
             every = terms.terms_of(prior)
             return [
                 {
                     "latents": group.n_latents,
                     "kernel": None if group.kernel is None else group.kernel.text(),
                     "alpha": float(group.alpha),
-                    "noise_share": noise,
                     "terms": [
                         {
                             "name": list(name),
@@ -195,7 +199,7 @@ class Answers:
         row = self.cells.rows(order[:1])
         facts = {column.name: column for column in self.cells.columns}
         return {
-            name: float(row.numeric((name,))[0, 0]) if column.levels is None else str(row.ids(name)[0])
+            name: _plain(numbers_in(row, name)[0]) if column.levels is None else str(row.ids(name)[0])
             for name, column in facts.items()
         }
 
@@ -212,6 +216,17 @@ class Answers:
                 self._scatter = latents.scatter(self.live, self.cells)
             return self._scatter
 
+    def _sizes(self, numbers: list[int]) -> list[float] | None:
+        """Sizes of the measured samples of counts, at which they are predicted; None where there are none."""
+        likelihood = self.live.model.model_.autoencoder.likelihood
+        if likelihood.size_column is not None and likelihood.size_column in self.cells.table.columns:
+            given = self.cells.table.numeric((likelihood.size_column,))[numbers, 0]
+            return [float(size) for size in given]
+        if not likelihood.needs_totals:
+            return None
+        samples = self.cells.read(numbers)
+        return None if any(s is None for s in samples) else [float(np.nansum(s)) for s in samples]  # type: ignore[arg-type]
+
     def _numbers(self, asked: Any) -> list[int]:
         numbers = _listed(asked)
         if not all(isinstance(n, int) and 0 <= n < len(self.cells.table) for n in numbers):
@@ -221,6 +236,11 @@ class Answers:
 
 def _table(row: dict[str, Any]) -> Table:
     return Table({name: [value] for name, value in row.items()} or {"row": [0]})
+
+
+def _plain(number: float) -> float | None:
+    """A number as JSON has it."""
+    return float(number) if np.isfinite(number) else None
 
 
 def _rmse(truth: np.ndarray, guess: np.ndarray) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gppvae.data.table import Table, id_text
 from gppvae.kernels import IdLeaf, InducingLeaf, Learned, Periodic
@@ -62,23 +63,24 @@ def columns_of(prior: LatentPrior, table: Table | None = None) -> list[ColumnFac
             found.append(ColumnFacts(name, list(ids[0].levels), [], None, new))
             continue
         period = next((leaf.period for leaf in readers if isinstance(leaf, Periodic)), None)
-        values = [np.zeros(0)] if table is None else [table.numeric((name,))[:, 0]]
+        values = [np.zeros(0)] if table is None else [numbers_in(table, name)]
         for leaf in readers:
             if isinstance(leaf, InducingLeaf) and table is None:
                 values.append(leaf.shown_values[:, leaf.columns_read.index(name)].cpu().numpy())
-        found.append(ColumnFacts(name, None, _few(np.unique(np.concatenate(values))), period, False))
+        known = np.concatenate(values)
+        found.append(ColumnFacts(name, None, _few(np.unique(known[np.isfinite(known)])), period, False))
     return found
 
 
 def row_key(columns: list[ColumnFacts], row: dict[str, Any]) -> tuple[Any, ...]:
     """A row in a form that compares equal wherever it comes from."""
-    return tuple(round(float(row[c.name]), DIGITS) if c.levels is None else id_text(row[c.name]) for c in columns)
+    return tuple(_key(float(row[c.name])) if c.levels is None else id_text(row[c.name]) for c in columns)
 
 
 def table_keys(columns: list[ColumnFacts], table: Table) -> list[tuple[Any, ...]]:
     """`row_key` of every row of a table."""
     parts = [
-        table.numeric((c.name,))[:, 0].round(DIGITS).tolist() if c.levels is None else table.ids(c.name).tolist()
+        [_key(x) for x in numbers_in(table, c.name).tolist()] if c.levels is None else table.ids(c.name).tolist()
         for c in columns
     ]
     return list(zip(*parts, strict=True)) if parts else [()] * len(table)
@@ -93,6 +95,9 @@ def check_row(columns: list[ColumnFacts], row: Any) -> dict[str, Any]:
         value = row.get(column.name)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if column.levels is None:
+            if value is None and column.name in row:  # missing; the kernel says whether it may be
+                found[column.name] = float("nan")
+                continue
             if not number or not np.isfinite(float(value)):  # type: ignore[arg-type]
                 raise ValueError(f"column {column.name!r} must be a finite number, got {value!r:.60}")
             found[column.name] = float(value)  # type: ignore[arg-type]
@@ -101,6 +106,16 @@ def check_row(columns: list[ColumnFacts], row: Any) -> dict[str, Any]:
                 raise ValueError(f"column {column.name!r} must name an id, got {value!r:.60}")
             found[column.name] = id_text(value)
     return found
+
+
+def numbers_in(table: Table, name: str) -> np.ndarray:
+    """A column of numbers, (N,), NaN where one is missing."""
+    return pd.to_numeric(pd.Series(table[name]), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+
+
+def _key(number: float) -> float | None:
+    """A number in a form that compares equal, also to itself when it is missing."""
+    return None if np.isnan(number) else round(number, DIGITS)
 
 
 def _few(values: np.ndarray) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gppvae.data.sizes import sizes_in
 from gppvae.data.table import Rows, Table
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.prediction import mean_and_std
@@ -69,17 +70,21 @@ class Live:
         off: frozenset[TermName] = NOTHING_OFF,
         include_noise: bool = False,
         keep_draws: int = 0,
+        sizes: Sequence[float] | None = None,
     ) -> Frame:
         """What `GPPVAE.predict` and `GPPVAE.sample` give at one row, without the terms that are off.
 
         Args:
             table: rows wanted.  n_draws: for the standard deviation; 0 for none.
             include_noise: let it be that of a new sample.  keep_draws: how many of the draws to give back.
+            sizes: of samples of counts, one per row; by default those in the table, else a typical size.
         """
         with self.lock:
             rows, posterior = self.rows(table), self.model.posterior_
             masks = weight_masks(self.model.prior_, off)
-            mean = self._decoded(self._functions(rows, [[part.mean for part in posterior.parts]], masks, None))[0][0]
+            size = sizes_in(rows) if sizes is None else torch.tensor(list(sizes), dtype=torch.float64)
+            latents = self._functions(rows, [[part.mean for part in posterior.parts]], masks, None)
+            mean = self._decoded(latents, size)[0][0]
             if n_draws == 0:
                 return Frame(_array(mean), None, None)
             drawn = self._draws(n_draws)
@@ -90,7 +95,7 @@ class Live:
                 [torch.randn(f.shape[1:], generator=generator, dtype=torch.float64) for _ in range(len(f))]
             )
             noise = noise_without(self.model.prior_, rows, off).sqrt()
-            means, variances = self._decoded(f + noise * eps.to(f.device))
+            means, variances = self._decoded(f + noise * eps.to(f.device), size)
             pairs = zip(means, variances, strict=True)
             found = mean_and_std(pairs, include_noise, self.model.calibration_, self.model._unit())
             return Frame(_array(mean), found["std"], _array(means[:keep_draws]) if keep_draws else None)
@@ -145,10 +150,10 @@ class Live:
         features = [group.features(rows) for group in prior.groups]
         return torch.stack([torch.cat([V @ B for V, B in zip(features, draw, strict=True)], dim=1) for draw in masked])
 
-    def _decoded(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def _decoded(self, z: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and variance of p(y | z), (n, N, *shape) each, for latents (n, N, L), all in one batch."""
         autoencoder = self.model.model_.autoencoder
-        out = autoencoder.decode(z.flatten(0, 1))
+        out = autoencoder.decode(z.flatten(0, 1), None if size is None else size.repeat(len(z)))
         mean = autoencoder.likelihood.mean(out)
         var = autoencoder.likelihood.variance(out).expand_as(mean)
         return mean.unflatten(0, z.shape[:2]), var.unflatten(0, z.shape[:2])

@@ -40,13 +40,11 @@ class Source:
     """What is known beside the model.
 
     Attributes:
-        train, held: rows that were trained on, and rows that were not.  names: of the values of a vector.
-        notes: sentences that the page shows.
+        train, held: rows that were trained on, and rows that were not.  notes: sentences that the page shows.
     """
 
     train: Part | None = None
     held: Part | None = None
-    names: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -76,10 +74,10 @@ def demo_source(run: Path, model: GPPVAE) -> Source | None:
     return Source(train, held)
 
 
-def other_data(run: Path, model: GPPVAE, part: Part) -> list[str]:
+def other_data(run: Path, model: GPPVAE, part: Part | None) -> list[str]:
     """A sentence when the rows are not those that the model was fitted to, as far as the run folder can tell."""
     fitted = run_config(run).get("settings", {}).get("data", {})
-    if not isinstance(fitted, dict) or "n_samples" not in fitted or fitted["n_samples"] == len(part.table):
+    if part is None or not isinstance(fitted, dict) or fitted.get("n_samples", len(part.table)) == len(part.table):
         return []
     return [
         f"The model was fitted to {fitted['n_samples']} samples, and the table has {len(part.table)} rows: "
@@ -141,15 +139,12 @@ class Cells:
         for number, key in enumerate(table_keys(self.columns, part.table), first):
             self.places.setdefault(key, []).append(number)
 
-    def measured(self, row: dict[str, Any]) -> tuple[np.ndarray | None, int, int]:
-        """The first sample of a row, (*shape), with NaN where nothing was observed; its status; how many there are."""
-        found = self.places.get(row_key(self.columns, row), [])
-        if not found:
-            return None, PREDICTED, 0
-        return self.read(found[:1])[0], int(self.status[found[0]]), len(found)
+    def at(self, row: dict[str, Any]) -> list[int]:
+        """Numbers of the cells with this row."""
+        return self.places.get(row_key(self.columns, row), [])
 
     def read(self, numbers: Numbers) -> list[np.ndarray | None]:
-        """Samples of cells, None where there is none."""
+        """Samples of cells, (*shape) each with NaN where nothing was observed; None where there is no sample."""
         return [self._read_one(*self.where[number]) for number in numbers]
 
     def _read_one(self, part: Part | None, number: int) -> np.ndarray | None:

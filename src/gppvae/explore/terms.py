@@ -15,7 +15,8 @@ from gppvae.explore.columns import ColumnFacts
 from gppvae.kernels import Constant, IdLeaf, InducingLeaf, Leaf, Learned
 from gppvae.kernels.base import Term
 from gppvae.kernels.stationary import StationaryLeaf
-from gppvae.prior.latent_prior import LatentGroup, LatentPrior
+from gppvae.models.terms import contributions, kernel_terms
+from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.report.figures import cluster_order
 
@@ -81,29 +82,20 @@ def _residual(term: Term, rows: Rows) -> Tensor:
     return ((whole - carried) * term.amplitude()).clamp_min(0.0)
 
 
-def term_means(group: LatentGroup, mean: Tensor, rows: Rows) -> list[Tensor]:
-    """E f of each term of a group at rows, (N, L) each; their sum is the mean of f."""
-    if group.kernel is None:
-        return []
-    sizes = [term.rank for term in group.kernel.terms()]
-    features = group.features(rows).split(sizes, dim=1)
-    return [V @ m for V, m in zip(features, mean.split(sizes, dim=0), strict=True)]
-
-
 @torch.no_grad()
-def shares(prior: LatentPrior, posterior: LatentPosterior, rows: Rows) -> tuple[dict[TermName, float], float]:
-    """Share of each term in the variance of the latents over these rows, and the share of latent noise.
+def shares(prior: LatentPrior, posterior: LatentPosterior, rows: Rows) -> dict[TermName, float]:
+    """Share of each term in the variance of the latents over these rows: `latent_share` of `GPPVAE.explain`.
 
-    The variance of a term is that of its posterior mean over the rows, summed over latents.
+    It is the covariance of the term's part of f with f, over the variance of f, each summed over latents.
     """
-    found: dict[TermName, float] = {}
-    noise = 0.0
-    for number, (group, q) in enumerate(zip(prior.groups, posterior.parts, strict=True)):
-        for place, f in enumerate(term_means(group, q.mean, rows)):
-            found[number, place] = float(f.var(0, correction=0).sum())
-        noise += float(group.alpha) * group.n_latents
-    total = (sum(found.values()) + noise) or 1.0
-    return {name: value / total for name, value in found.items()}, noise / total
+    names = list(terms_of(prior))
+    if not names:
+        return {}
+    parts, _ = contributions(prior, posterior, rows, kernel_terms(prior))
+    parts = parts - parts.mean(1, keepdim=True)  # (T, N, L)
+    with_all = (parts * parts.sum(0)).sum((1, 2))
+    total = float(with_all.sum()) or 1.0
+    return {name: float(value) / total for name, value in zip(names, with_all, strict=True)}
 
 
 @torch.no_grad()

@@ -38,6 +38,8 @@ class NumericLeaf(Leaf):
         columns: numeric columns; together they are one vector a per row.
     """
 
+    reads_numbers = True
+
     def __init__(self, *columns: str) -> None:
         super().__init__()
         name = type(self).__name__

@@ -18,7 +18,7 @@ function axis(name) {
     const places = new Map(levels.map((level, i) => [level, i]));
     return {name, levels, index: value => places.get(value) ?? -1, value: i => levels[i]};
   }
-  const distinct = [...new Set(facts.table.columns[name].values)].sort((a, b) => a - b);
+  const distinct = [...new Set(facts.table.columns[name].values.filter(value => value !== null))].sort((a, b) => a - b);
   if (distinct.length <= MOST_VALUES && state.x !== state.y && !isMap()) {
     const places = new Map(distinct.map((value, i) => [value, i]));
     const nearest = value => places.get(value) ?? -1;
@@ -52,7 +52,7 @@ function arrange() {
   layout.cells = new Map();
   for (let cell = 0; cell < facts.cells; cell++) {
     const vx = valueAt(state.x, cell), vy = valueAt(state.y, cell);
-    if ((y.levels && y.index(vy) < 0) || (x.levels && x.index(vx) < 0)) continue;
+    if ((y.levels && y.index(vy) < 0) || (x.levels && x.index(vx) < 0) || vx === null || vy === null) continue;
     const key = y.levels && x.levels ? `${y.index(vy)},${x.index(vx)}` : `c${cell}`;
     if (!layout.cells.has(key)) layout.cells.set(key, []);
     layout.cells.get(key).push(cell);

@@ -55,9 +55,8 @@ function chips() {
     if (several) found.push(make("h3", {textContent: `group ${number + 1}: ${group.latents} latents${group.kernel ? "" : ", no kernel"}`}));
     found.push(...group.terms.map(chip));
   });
-  const share = facts.groups[0].noise_share;
-  found.push(make("div", {className: "chip noise"}, make("div", {className: "line"},
-    make("span", {className: "learned", textContent: "latent noise"}), make("span", {className: "share", textContent: percent(share)})), bar(share)));
+  const noise = facts.groups.map(group => (group.kernel ? short(group.alpha) : "1")).join(", ");
+  found.push(make("p", {className: "hint", textContent: `Latent noise: variance ${noise}, beside the terms.`}));
   $("chips").replaceChildren(...found);
   $("chip-hint").hidden = !termKeys().length;
 }
@@ -147,13 +146,13 @@ export function startKernel() {
     figure: pen => (matrix ? draw(pen, size()) : pen.text(facts.kernel, 6, 20)),
     rows: () => {
       const terms = facts.groups.flatMap(group => group.terms.map(term => ["term", term.text, term.amplitude, term.share, term.leaves.map(i => facts.leaves[i].learned).join("; ")]));
-      const noise = ["latent noise", "", facts.groups.map(group => group.alpha).join("; "), facts.groups[0].noise_share, ""];
+      const noise = ["latent noise", "", facts.groups.map(group => group.alpha).join("; "), "", ""];
       const table = matrix ? [[], [`covariance of ${facts.leaves[state.leaf].text}`, ...matrix.labels],
         ...matrix.labels.map((label, i) => [label, ...matrix.matrix.subarray(i * matrix.labels.length, (i + 1) * matrix.labels.length)])] : [];
       return [["what", "text", "amplitude", "share", "learned"], ...terms, noise, ...table];
     },
-    python: () => `${pythonStart()}from gppvae.data.table import Table\nfrom gppvae.explore.columns import columns_of\nfrom gppvae.explore.terms import covariance_of, shares\n\n` +
-      "rows = model.prior_.code(Table(table))  # your DataFrame\nby_term, noise = shares(model.prior_, model.posterior_, rows)\n" +
+    python: () => `${pythonStart()}from gppvae.explore.columns import columns_of\nfrom gppvae.explore.terms import covariance_of\n\n` +
+      "shares = [term.latent_share for term in model.explain(table, n_rows=1000).terms]  # table: your DataFrame\n" +
       `found = covariance_of(model.prior_.leaves()[${state.leaf}], columns_of(model.prior_))  # labels and matrix`,
   });
   onChange(what => {

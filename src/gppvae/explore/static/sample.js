@@ -174,7 +174,7 @@ function render() {
   if (facts.images) showPictures();
   else showCurve();
   const status = facts.has_table ? STATUS[frame.status] : "", words = make("small");
-  const more = [frame.status === 2 ? "" : status, frame.count > 1 ? `first of ${frame.count} samples` : "",
+  const more = [frame.status === 2 ? "" : status, frame.count > 1 ? `first of ${frame.count} samples` : "", frame.size === null ? "" : `size ${short(frame.size)}`,
     frame.rmse === undefined ? "" : `error ${short(frame.rmse)}`, frame.uncertainty === undefined ? "" : `std ${short(frame.uncertainty)}`].filter(Boolean);
   words.textContent = more.length ? ` · ${more.join(" · ")}` : "";
   $("sample-where").replaceChildren(rowWords(frame.row), frame.status === 2 ? " · " : "", make("b", {textContent: frame.status === 2 ? status : ""}), words);
@@ -216,9 +216,10 @@ function numberControl({name, span, values}) {
   button.onclick = () => { const on = !(playing && state.slide === name); state.slide = name; play(on); };
   const control = make("div", {className: "control"}, make("span", {textContent: name, title: name}), button, dial, box);
   control.update = () => {
-    slider.value = state.row[name];
-    slider.setAttribute("aria-valuetext", short(state.row[name]));
-    if (document.activeElement !== box) box.value = +state.row[name].toPrecision(6);
+    const missing = state.row[name] === null;
+    slider.value = missing ? low : state.row[name];
+    slider.setAttribute("aria-valuetext", missing ? "missing" : short(state.row[name]));
+    if (document.activeElement !== box) box.value = missing ? "" : +state.row[name].toPrecision(6);
     const on = playing && state.slide === name;
     button.textContent = on ? "❚❚" : "▶";
     button.setAttribute("aria-label", `${on ? "stop" : "play"} ${name}`);
@@ -289,9 +290,9 @@ export function startSample() {
     },
     python: () => {
       const noise = state.noise ? ", include_noise=True" : "";
-      if (!state.off.size) return `${pythonStart()}rows = ${pythonRow()}\nmean = model.predict(rows).mean\nstd = model.predict(rows, n_samples=${SETTLED}${noise}).std`;
-      return `${pythonStart()}from gppvae.explore.live import Live\n\nrows = ${pythonRow()}\noff = ${pythonOff()}  # (group of latents, term)\n` +
-        `frame = Live(model).frame(rows, ${SETTLED}, off${noise})\nmean, std = frame.mean, frame.std`;
+      if (!state.off.size && frame.size === null) return `${pythonStart()}rows = ${pythonRow()}\nmean = model.predict(rows).mean\nstd = model.predict(rows, n_samples=${SETTLED}${noise}).std`;
+      return `${pythonStart()}from gppvae.explore.live import Live\n\nrows = ${pythonRow()}\noff = ${state.off.size ? `${pythonOff()}  # (group of latents, term)` : "frozenset()"}\n` +
+        `frame = Live(model).frame(rows, ${SETTLED}, off${noise}${frame.size === null ? "" : `, sizes=[${frame.size}]`})\nmean, std = frame.mean, frame.std`;
     },
   });
   onChange(what => {

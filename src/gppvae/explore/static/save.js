@@ -32,7 +32,7 @@ export function addSave(id, panel) {
   });
 }
 
-const literal = value => (typeof value === "number" ? String(value) : JSON.stringify(String(value)));
+const literal = value => (value === null ? 'float("nan")' : typeof value === "number" ? String(value) : JSON.stringify(String(value)));
 export const pythonRow = () => `{${facts.columns.map(({name}) => `${literal(name)}: [${literal(state.row[name])}]`).join(", ")}}`;
 export function pythonStart() {
   const added = facts.columns.some(({name}) => facts.added.includes(state.row[name]));

@@ -59,7 +59,7 @@ export function rowAt(cell) {
 }
 
 export function rowWords(row) {
-  return facts.columns.map(({name}) => `${name} ${typeof row[name] === "number" ? +row[name].toPrecision(6) : row[name]}`).join(", ");
+  return facts.columns.map(({name}) => `${name} ${typeof row[name] === "number" ? +row[name].toPrecision(6) : row[name] ?? "missing"}`).join(", ");
 }
 
 // -- the address

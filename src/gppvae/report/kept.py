@@ -1,0 +1,34 @@
+"""Sections of a report that need the data, kept in the run folder so that a report without the data has them too."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+from gppvae.data.atomic import write_bytes
+
+KEPT = "report_sections.json"
+
+
+def keep_sections(folder: Path, model_file: Path, sections: dict[str, str]) -> None:
+    """Write the HTML of sections, with the checksum of the model they were made with."""
+    content = {"model": _checksum(model_file), "sections": sections}
+    write_bytes(folder / KEPT, json.dumps(content).encode("utf-8"))
+
+
+def kept_sections(folder: Path, model_file: Path) -> tuple[dict[str, str], bool]:
+    """What `keep_sections` wrote, and whether it was made with the model as it is now; nothing if there is no file."""
+    path = folder / KEPT
+    if not path.is_file():
+        return {}, True
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        sections = {str(heading): str(html) for heading, html in content["sections"].items()}
+        return sections, content["model"] == _checksum(model_file)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"expected sections of a report in {path}, got something else; remove the file") from None
+
+
+def _checksum(file: Path) -> int | None:
+    return zlib.crc32(file.read_bytes()) if file.is_file() else None
