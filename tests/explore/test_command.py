@@ -44,7 +44,7 @@ def test_tables_and_samples_are_opened(pictures: Case, files: dict[str, str], se
     words += ["--validation-table", files["held.csv"], "--validation-data", files["held.npy"]]
     done = explore(str(pictures.folder), *words)
     assert done.exit_code == 0, done.output
-    run, _, source, port, browser = served[0]
+    run, _, source, port, browser, _ = served[0]
     assert (run, port, browser) == (pictures.folder, 8123, False)
     assert len(source.train.table) == int((~pictures.held).sum()) == len(source.train.samples)
     assert len(source.held.table) == int(pictures.held.sum())

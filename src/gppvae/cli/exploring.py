@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,8 @@ import typer
 
 from gppvae.cli.errors import one_sentence
 from gppvae.cli.inputs import Inputs, Pair, fit_data
-from gppvae.cli.options import OUTPUT, Run, SampleOptions, ValidationOptions, option_in, with_options
+from gppvae.cli.options import OUTPUT, Run, SampleOptions, Shown, ValidationOptions, option_in, with_options
+from gppvae.cli.show import answer
 
 TABLE_HELP = "Table that the model was fitted to; alone it shows what was measured."
 
@@ -23,6 +25,7 @@ def explore(
     held_out: ValidationOptions,
     port: Annotated[int, option_in(OUTPUT, min=0, max=65535, help="Port on this machine; 0 for a free one.")] = 0,
     browser: Annotated[bool, option_in(OUTPUT, "--browser/--no-browser", help="Open the page in the browser.")] = True,
+    shown: Shown,
 ) -> None:
     """Look at a fitted model on a live page: pick a cell, drag a slider, switch terms off, drop in a new object.
 
@@ -48,7 +51,12 @@ def explore(
             if held is not None:
                 found.held = make_part(model, held[1], held[0])
             found.notes += other_data(run, model, found.train)
-        serving.serve(run, model, found, port, browser)
+
+        def tell(address: str) -> None:
+            answer(shown, {"address": address}, f"live page: {address}  (Ctrl-C ends it)")
+            sys.stdout.flush()
+
+        serving.serve(run, model, found, port, browser, tell)
 
 
 def _pairs(table: Path, source: SampleOptions, held_out: ValidationOptions, model: Any) -> tuple[Pair, Pair | None]:

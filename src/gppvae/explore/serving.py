@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
 
 from gppvae.estimator import GPPVAE
@@ -18,14 +19,16 @@ def check_installed() -> None:
         raise ValueError(f"gppvae explore needs {' and '.join(missing)}; type: pip install 'gppvae[explore]'")
 
 
-def serve(run: Path, model: GPPVAE, source: Source, port: int, browser: bool) -> None:
-    """Print the address, open it in the browser if asked to, and answer until Ctrl-C."""
+def serve(
+    run: Path, model: GPPVAE, source: Source, port: int, browser: bool, tell: Callable[[str], None] = print
+) -> None:
+    """Tell the address, open it in the browser if asked to, and answer until Ctrl-C."""
     from gppvae.explore.answers import Answers
     from gppvae.explore.server import LiveServer
 
     title = run.resolve().name.encode("utf-8", "replace").decode()
     server = LiveServer(Answers(model, source, title, str(run)), port)
-    print(f"live page: {server.address}  (Ctrl-C ends it)", flush=True)
+    tell(server.address)
     if browser:
         webbrowser.open(server.address)
     with contextlib.suppress(KeyboardInterrupt):  # how the page is meant to end
