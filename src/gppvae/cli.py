@@ -154,7 +154,8 @@ def fit(
     width: int | None = typer.Option(None, help="Channels of every layer of the network."),
     inference: str | None = typer.Option(None, help="global, leave_out, minibatch, posterior or exact."),
     schedule: str | None = typer.Option(None, help="joint or disjoint."),
-    likelihood: str | None = typer.Option(None, help="gaussian, bernoulli, negative_binomial or perceptual."),
+    likelihood: str | None = typer.Option(None, help="gaussian, bernoulli, negative_binomial, poisson or perceptual."),
+    size: str | None = typer.Option(None, help="Column with the sizes of samples of counts; by default their totals."),
     pixel_var: float | None = typer.Option(None, help="Noise variance of the Gaussian likelihood."),
     feature_weights: Path | None = typer.Option(None, help="VGG19 weights of perceptual: .pth or .safetensors."),
     feature_layers: str | None = typer.Option(None, help="Its layers, for example relu1_1=1,relu2_1=0.5."),
@@ -194,7 +195,7 @@ def fit(
     with one_sentence(continues=True):
         from gppvae.estimator import GPPVAE
         from gppvae.estimator.settings import groups_from_words
-        from gppvae.likelihoods import perceptual_from_file
+        from gppvae.likelihoods import counts_by_words, perceptual_from_file
         from gppvae.report.describe import REPORT
         from gppvae.training.distributed import first_process
         from gppvae.training.folder import RunFolder
@@ -214,6 +215,8 @@ def fit(
         else:
             if likelihood == "perceptual" or feature_weights or feature_layers:
                 given["likelihood"] = perceptual_from_file(likelihood, feature_weights, feature_layers, pixel_var)
+            elif size is not None:
+                given["likelihood"] = counts_by_words(likelihood, size)
             model = GPPVAE(written, **given)
             model.fit(*train, validation=validation, out=out, progress=not quiet, checkpoint_seconds=checkpoint_seconds)
         if not first_process():
