@@ -79,7 +79,7 @@ class GPPVAE(Estimator):
         width: channels of every layer of a named network; its own default when None.
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y. They are copied; the fitted ones are in
             `model_.autoencoder`.
-        likelihood: "gaussian", "bernoulli", "negative_binomial" or a Likelihood (docs/likelihoods.md).
+        likelihood: "gaussian", "bernoulli", "negative_binomial", "poisson" or a Likelihood (docs/likelihoods.md).
         pixel_var: sigma_y^2 of the Gaussian, in the unit of the samples; larger trusts the prior more. With None,
             samples are standardised inside and the noise is measured (docs/likelihoods.md).
         alpha: latent noise variance to start from; the inference's own default when None.
