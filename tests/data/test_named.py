@@ -14,6 +14,7 @@ from gppvae.data.arrays import Samples
 from gppvae.data.named import Named, chosen_columns
 from gppvae.data.stored import SparseReader
 from gppvae.data.subset import Subset
+from gppvae.report.run import write_report
 
 KERNEL = "Learned(subject, 2) * RBF(age)"
 QUICK = {"latent_dim": 2, "network": "mlp", "width": 8, "epochs": 2, "batch_size": 16}
@@ -89,6 +90,13 @@ def test_a_vae_takes_a_frame_too(tmp_path: Path) -> None:
     frame = visits()[GENES]
     VAE(2, network="mlp", epochs=1).fit(frame, progress=False).save(tmp_path)
     assert list(VAE.load(tmp_path).reconstruct(frame).columns) == GENES
+
+
+def test_the_report_takes_frames(model: GPPVAE, tmp_path: Path) -> None:
+    table = visits()
+    model.save(tmp_path)
+    page = write_report(tmp_path, model, train=(table[GENES], table), test=(table[GENES][::3], table[::3]))
+    assert "gene_b" in page.read_text("utf-8") and str(model.predict(table)).startswith("Prediction(20 samples")
 
 
 def test_validation_rows_may_be_named_columns_as_well() -> None:
