@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         parse_kernel,
     )
     from gppvae.likelihoods import Likelihood
+    from gppvae.training.callbacks import Callback, LogMetrics
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ __all__ = [
     "GPPVAE",
     "RBF",
     "VAE",
+    "Callback",
     "Categorical",
     "Constant",
     "Explanation",
@@ -51,6 +53,7 @@ __all__ = [
     "Learned",
     "Likelihood",
     "Linear",
+    "LogMetrics",
     "LossTerms",
     "Matern",
     "NumericLeaf",
@@ -64,10 +67,12 @@ __all__ = [
 
 # Where a name lives; kernels are everything else.
 _HOMES = {
+    "Callback": "training.callbacks",
     "Explanation": "estimator",
     "GPPVAE": "estimator",
     "Inference": "inference",
     "Likelihood": "likelihoods",
+    "LogMetrics": "training.callbacks",
     "LossTerms": "inference",
     "Phase": "inference",
     "Prediction": "estimator",

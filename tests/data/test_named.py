@@ -14,6 +14,7 @@ from gppvae.data.arrays import Samples
 from gppvae.data.named import Named, chosen_columns
 from gppvae.data.stored import SparseReader
 from gppvae.data.subset import Subset
+from gppvae.report.run import write_report
 
 KERNEL = "Learned(subject, 2) * RBF(age)"
 QUICK = {"latent_dim": 2, "network": "mlp", "width": 8, "epochs": 2, "batch_size": 16}
@@ -89,6 +90,13 @@ def test_a_vae_takes_a_frame_too(tmp_path: Path) -> None:
     frame = visits()[GENES]
     VAE(2, network="mlp", epochs=1).fit(frame, progress=False).save(tmp_path)
     assert list(VAE.load(tmp_path).reconstruct(frame).columns) == GENES
+
+
+def test_the_report_takes_frames(model: GPPVAE, tmp_path: Path) -> None:
+    table = visits()
+    model.save(tmp_path)
+    page = write_report(tmp_path, model, train=(table[GENES], table), test=(table[GENES][::3], table[::3]))
+    assert "gene_b" in page.read_text("utf-8") and str(model.predict(table)).startswith("Prediction(20 samples")
 
 
 def test_validation_rows_may_be_named_columns_as_well() -> None:
@@ -168,7 +176,7 @@ def test_a_sparse_matrix_never_becomes_dense_as_a_whole(monkeypatch: pytest.Monk
     n = 600
     rng = np.random.default_rng(0)
     rows = {"subject": [f"s{p % 6}" for p in range(n)], "age": np.arange(n) // 6 * 1.0}
-    dense = np.where(rng.random((n, 3)) < 0.6, 0.0, rng.random((n, 3)))
+    dense = rng.poisson(4.0, (n, 3)).astype(np.float32)
     largest: list[int] = []
     read = SparseReader.rows, SparseReader.block
     monkeypatch.setattr(arrays, "CHUNK_BYTES", 8 * 3 * 4)  # so that four rows are a block
@@ -176,7 +184,7 @@ def test_a_sparse_matrix_never_becomes_dense_as_a_whole(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         SparseReader, "block", lambda self, start, stop: largest.append(stop - start) or read[1](self, start, stop)
     )
-    quick = QUICK | {"batch_size": 64, "epochs": 1}
+    quick = QUICK | {"batch_size": 64, "epochs": 1, "likelihood": "negative_binomial"}
     model = GPPVAE(KERNEL, **quick).fit(scipy.sparse.csr_matrix(dense), rows, progress=False)
     assert sum(largest) > n and max(largest) <= 256
     monkeypatch.undo()

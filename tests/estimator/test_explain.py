@@ -11,7 +11,7 @@ from torch import nn
 from gppvae import GPPVAE
 from gppvae.data.table import Table
 from gppvae.models.terms import signal_parts
-from oracles import categorical, gram, rbf
+from oracles import categorical, gram, multiplied, rbf
 
 WEIGHT = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)  # L = 3 latents, 4 values
 
@@ -137,6 +137,30 @@ def test_products_have_a_mean_curve_and_one_per_level() -> None:
     weights = [np.mean(table()["subject"] == name) for name in "abc"]
     mean = sum(w * curve.score for w, curve in zip(weights, curves[1:], strict=True))
     np.testing.assert_allclose(curves[0].score, mean, atol=1e-5)  # all rows are averaged over, and it is linear
+
+
+def test_a_product_is_shared_out_by_column() -> None:
+    """What age does on average over subjects, what subjects do on average over ages, and the rest: all by loops."""
+    model = fitted("Categorical(subject) * RBF(age, lengthscale=3.0)", latent_dim=3, alpha=0.3)
+    both = [multiplied(categorical("subject"), rbf(["age"], 3.0))]
+    rows = table()
+    (whole,), _ = dense_parts(model, both, 0.3, rows)
+    effects = {}
+    for column in ("subject", "age"):
+        effect = np.zeros_like(whole)
+        for n in range(len(rows)):
+            asked = rows.copy()
+            asked[column] = rows[column].iloc[n]
+            effect[n] = dense_parts(model, both, 0.3, asked)[0][0].mean(axis=0)
+        effects[column] = effect - effect.mean(axis=0)
+    centred = (whole - whole.mean(axis=0)) @ WEIGHT
+    expected = {name: ((effect @ WEIGHT) * centred).sum() / (centred**2).sum() for name, effect in effects.items()}
+    found = model.explain(rows).terms[0].by_column
+    assert list(found) == ["subject", "age", "together"]
+    for name, share in expected.items():
+        np.testing.assert_allclose(found[name], share, atol=2e-4)
+    np.testing.assert_allclose(sum(found.values()), 1.0)
+    assert "\n  together " in repr(model.explain(rows))
 
 
 def test_parts_add_up_to_what_is_predicted_whatever_the_decoder() -> None:

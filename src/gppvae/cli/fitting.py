@@ -66,8 +66,8 @@ class FitSettings:
     likelihood: Annotated[
         str | None,
         _setting(
-            MODEL, "gaussian", "gaussian, bernoulli, negative_binomial or perceptual.",
-            "gaussian", "bernoulli", "negative_binomial", "perceptual",
+            MODEL, "gaussian", "gaussian, bernoulli, negative_binomial, poisson or perceptual.",
+            "gaussian", "bernoulli", "negative_binomial", "poisson", "perceptual",
         ),
     ] = None  # fmt: skip
     pixel_var: Annotated[float | None, _setting(MODEL, "0.01", "Noise variance of the Gaussian likelihood.")] = None
@@ -115,9 +115,10 @@ class FitSettings:
 
 
 @dataclass
-class FeatureOptions:
-    """Of the perceptual likelihood."""
+class LikelihoodOptions:
+    """Of single likelihoods: sizes of counts, the network of the perceptual one."""
 
+    size: Annotated[str | None, _setting(MODEL, "their totals", "Column with the sizes of samples of counts.")] = None
     feature_weights: Annotated[
         Path | None, _setting(MODEL, "none", "VGG19 weights of perceptual: .pth or .safetensors.")
     ] = None
@@ -138,7 +139,7 @@ def fit(
     out: Path = typer.Option(..., help="Run folder to make."),
     source: SampleOptions,
     settings: FitSettings,
-    features: FeatureOptions,
+    of_likelihood: LikelihoodOptions,
     held_out: ValidationOptions,
     checkpoint_seconds: Annotated[float, option_in(OUTPUT, min=0.0, help="Least time between checkpoints.")] = 30.0,
     page: Annotated[
@@ -179,7 +180,7 @@ def fit(
         if folder.finished():  # stopped after the fit, before its report
             model = GPPVAE.load(out)
         else:
-            model = GPPVAE(written, **_given(settings, features))
+            model = GPPVAE(written, **_given(settings, of_likelihood))
             model.fit(
                 *train,
                 validation=validation,
@@ -207,15 +208,19 @@ def _kernel(words: list[str]) -> Any:
     return groups_from_words(utf8(*words))
 
 
-def _given(settings: FitSettings, features: FeatureOptions) -> dict[str, Any]:
+def _given(settings: FitSettings, of_likelihood: LikelihoodOptions) -> dict[str, Any]:
     """The settings that were given, as GPPVAE takes them."""
     found = {item.name: getattr(settings, item.name) for item in fields(settings)}
     given = {name: value for name, value in found.items() if value is not None}
-    if settings.likelihood == "perceptual" or features.feature_weights or features.feature_layers:
+    if settings.likelihood == "perceptual" or of_likelihood.feature_weights or of_likelihood.feature_layers:
         from gppvae.likelihoods import perceptual_from_file
 
-        of = settings.likelihood, features.feature_weights, features.feature_layers, settings.pixel_var
+        of = settings.likelihood, of_likelihood.feature_weights, of_likelihood.feature_layers, settings.pixel_var
         given["likelihood"] = perceptual_from_file(*of)
+    elif of_likelihood.size is not None:
+        from gppvae.likelihoods import counts_by_words
+
+        given["likelihood"] = counts_by_words(settings.likelihood, utf8(of_likelihood.size)[0])
     if settings.phases is not None:
         given["phases"] = _read_phases(settings.phases)
     return given

@@ -11,7 +11,7 @@ import typer
 from gppvae.cli.errors import one_sentence
 from gppvae.cli.inputs import fit_data
 from gppvae.cli.options import Run, SampleOptions, Shown, ValidationOptions, with_options
-from gppvae.cli.show import answer, print_pairs, utf8
+from gppvae.cli.show import answer, print_pairs
 
 
 @with_options
@@ -84,7 +84,7 @@ def report(
             raise ValueError(
                 "expected --table and --data beside held-out rows, got neither; give the training data too"
             )
-        page = write_report(run, model, train=train, test=test, title=utf8(run.name)[0])
+        page = write_report(run, model, train=train, test=test)
         answer(shown, {"report": page}, f"report: {page}")
 
 

@@ -24,6 +24,7 @@ MAX_LEVELS = 24  # ids along an axis
 MAX_BY, FEW_VALUES = 6, 6  # curves of single levels; distinct numbers that count as levels
 AVERAGED = 32  # rows that a curve is averaged over
 MAX_PLACES = 400
+TOGETHER = "together"  # what the columns of a product do beyond what each does on average
 CHUNK = 256  # samples decoded at a time
 LEAST_VARIANCE = 1e-10  # of a value, relative to the largest: below it nothing varies
 
@@ -63,13 +64,36 @@ class _Explainer:
         self.offsets = latents.mean(1)  # (T, L)
         self.centre = self.offsets.sum(0)
         self.latents, self.latent_var = latents - self.offsets.unsqueeze(1), var
-        parts, start = signal_parts(self.decode, self.latents, self.centre)
+        pieces = [self._by_columns(number) for number in range(len(terms))]
+        self.owners = [(number, name) for number, own in enumerate(pieces) for name in own]
+        stacked = torch.stack([piece for own in pieces for piece in own.values()])
+        parts, start = signal_parts(self.decode, stacked, self.centre)
         self.start = start.double().cpu().numpy()[0]
-        self.parts = parts.double().cpu().numpy()  # (T, N, *shape)
+        self.pieces = parts.double().cpu().numpy()  # (P, N, *shape)
+        owner = np.array([number for number, _ in self.owners])
+        self.parts = np.stack([self.pieces[owner == number].sum(axis=0) for number in range(len(terms))])  # (T, ...)
 
     def decode(self, z: Tensor) -> Tensor:
         autoencoder = self.model.autoencoder
         return torch.cat([autoencoder.likelihood.mean(autoencoder.decode(part)) for part in z.split(CHUNK)])
+
+    def _by_columns(self, number: int) -> dict[str, Tensor]:
+        """A term's latents as what each of its columns does on average over the others, and the rest; (N, L) each."""
+        term, whole = self.terms[number], self.latents[number]
+        sets = term.column_sets()
+        if len(sets) < 2:
+            return {"": whole}
+        others, found = _some(self.table, AVERAGED, 0), dict[str, Tensor]()
+        for columns in sets:
+            first, index = _distinct(self.table, columns)
+            wanted = {name: np.tile(entries, len(first)) for name, entries in others.columns.items()}
+            wanted |= {name: np.repeat(self.table[name][first], len(others)) for name in columns}
+            rows = self.model.prior.code(Table(wanted))
+            own, _ = averaged_contribution(self.model.prior, self.weights, rows, term, len(others))
+            effect = torch.zeros_like(whole)
+            effect[:, term.latents] = own[index]
+            found[", ".join(columns)] = effect - effect.mean(0)
+        return found | {TOGETHER: whole - sum(found.values(), torch.zeros_like(whole))}
 
     # -- shares
 
@@ -86,6 +110,7 @@ class _Explainer:
         uncertain = (
             self.latent_var.sum(2).mean(1).cpu().numpy() / latent_total if latent_total else np.zeros(len(latents))
         )
+        of_pieces = self._piece_shares(signal)
         entries = []
         for number, term in enumerate(self.terms):
             pattern = _pattern(centred[number] / self.unit)
@@ -97,6 +122,7 @@ class _Explainer:
                     latent_share=float(by_latent[number].sum()),
                     signal_share=float(by_signal[number].sum()),
                     alone=float(by_signal[number, number]),
+                    by_column=of_pieces[number],
                     uncertain=float(uncertain[number]),
                     by_value=to_input_layout(by_value[number : number + 1], self.layout)[0],
                     pattern=to_input_layout(pattern[None], self.layout)[0],
@@ -106,6 +132,17 @@ class _Explainer:
         channels = _by_channel(variance / self.unit**2, [term.name for term in self.terms], names)
         unexplained = sum(group.n_latents for group in self.model.prior.groups if group.kernel is None)
         return Explanation(entries, by_latent, by_signal, channels, len(self.table), unexplained)
+
+    def _piece_shares(self, signal: np.ndarray) -> list[dict[str, float]]:
+        """Signal shares by column of the terms that read several; they add up to the share of the term."""
+        total = float(np.square(signal / self.unit).sum())
+        found: list[dict[str, float]] = [{} for _ in self.terms]
+        for (number, name), piece in zip(self.owners, self.pieces, strict=True):
+            if name:
+                centred = (piece - piece.mean(axis=0)) / self.unit
+                share = float((centred * (signal / self.unit)).sum()) / total if total else 0.0
+                found[number][name] = share
+        return found
 
     # -- curves
 
@@ -198,6 +235,13 @@ def _some(table: Table, most: int, seed: int) -> Table:
     if len(table) <= most:
         return table
     return table.take(np.sort(np.random.default_rng(seed).choice(len(table), most, replace=False)))
+
+
+def _distinct(table: Table, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of every distinct entry of some columns, and which of them each row has."""
+    keys = [" ".join(map(str, entry)) for entry in zip(*(table[name].tolist() for name in columns), strict=True)]
+    _, first, index = np.unique(np.array(keys), return_index=True, return_inverse=True)
+    return first, index
 
 
 def _frequent(ids: np.ndarray, most: int) -> np.ndarray:

@@ -58,6 +58,8 @@ class TermExplanation:
             term works against the others.
         alone: variance of the term alone, relative to that of the predicted signal; differs from `signal_share` by the
             covariance with other terms.
+        by_column: for a product, signal shares of what each column does on average over the others, and of what they do
+            only "together"; they add up to `signal_share`. Empty for a term over one column.
         uncertain: mean posterior variance of the term's latents, relative to the variance of all latents over rows.
         by_value: (...) signal share of each pixel or channel, NaN where the prediction does not vary.
         pattern: (...) the change of the samples that carries most of what the term does, of length 1.
@@ -70,6 +72,7 @@ class TermExplanation:
     latent_share: float
     signal_share: float
     alone: float
+    by_column: dict[str, float]
     uncertain: float
     by_value: np.ndarray
     pattern: np.ndarray
@@ -122,6 +125,7 @@ class Explanation:
                 "latent_share": _plain(term.latent_share),
                 "signal_share": _plain(term.signal_share),
                 "alone": _plain(term.alone),
+                "by_column": {name: _plain(share) for name, share in term.by_column.items()},
                 "uncertain": _plain(term.uncertain),
                 "by_value": _plain(term.by_value),
                 "pattern": _plain(term.pattern),
@@ -150,11 +154,13 @@ class Explanation:
         return text
 
     def __repr__(self) -> str:
-        width = max([len(term.name) for term in self.terms] + [4])
+        parts = [f"  {name}" for term in self.terms for name in term.by_column]
+        width = max([len(name) for name in (*(term.name for term in self.terms), *parts, "term")])
         lines = [f"{'term':<{width}}  latent  signal   alone"]
         for term in self.terms:
             shares = (term.latent_share, term.signal_share, term.alone)
             lines.append("  ".join([f"{term.name:<{width}}", *map(_percent, shares)]))
+            lines += [f"{f'  {name}':<{width}}          {_percent(x)}" for name, x in term.by_column.items()]
         return "\n".join([*lines, self.note])
 
     def _repr_html_(self) -> str:
@@ -166,6 +172,11 @@ class Explanation:
             f"<tr><td style='text-align:left'>{escape(term.name)}</td><td>{_percent(term.latent_share)}</td>"
             f"<td>{_percent(term.signal_share)}</td><td>{_percent(term.alone)}</td>"
             f"<td style='width:12em'>{bar.format(100 * min(max(term.signal_share, 0.0), 1.0))}</td></tr>"
+            + "".join(
+                f"<tr style='opacity:.75'><td style='text-align:left;padding-left:2em'>{escape(name)}</td><td></td>"
+                f"<td>{_percent(share)}</td><td></td><td></td></tr>"
+                for name, share in term.by_column.items()
+            )
             for term in self.terms
         )
         head = "".join(f"<th>{name}</th>" for name in ("term", "latent", "signal", "alone", ""))

@@ -43,6 +43,7 @@ from gppvae.estimator.saving import (
     save_model,
 )
 from gppvae.estimator.settings import arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
+from gppvae.estimator.showing import Showing
 from gppvae.estimator.validation import known_rows, same_length, squared_errors, validator
 from gppvae.estimator.with_anndata import fit_anndata
 from gppvae.inference import Inference, find_inference
@@ -55,6 +56,7 @@ from gppvae.models.predict import decode_draws, decode_mean, latents_at, predict
 from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
+from gppvae.training.callbacks import Callback
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
@@ -67,7 +69,7 @@ KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
 @dataclass(eq=False, repr=False)
-class GPPVAE(Estimator):
+class GPPVAE(Showing, Estimator):
     """Gaussian process prior VAE: z = f(row) + noise with f ~ GP(0, kernel), y = decoder(z) + noise.
 
     Args:
@@ -79,7 +81,7 @@ class GPPVAE(Estimator):
         width: channels of every layer of a named network; its own default when None.
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y. They are copied; the fitted ones are in
             `model_.autoencoder`.
-        likelihood: "gaussian", "bernoulli", "negative_binomial" or a Likelihood (docs/likelihoods.md).
+        likelihood: "gaussian", "bernoulli", "negative_binomial", "poisson" or a Likelihood (docs/likelihoods.md).
         pixel_var: sigma_y^2 of the Gaussian, in the unit of the samples; larger trusts the prior more. With None,
             samples are standardised inside and the noise is measured (docs/likelihoods.md).
         alpha: latent noise variance to start from; the inference's own default when None.
@@ -125,6 +127,7 @@ class GPPVAE(Estimator):
         out: str | os.PathLike[str] | None = None,
         progress: bool = True,
         checkpoint_seconds: float = 30.0,
+        callbacks: Sequence[Callback] = (),
     ) -> GPPVAE:
         """Fit to samples and the table that says what they are.
 
@@ -136,6 +139,7 @@ class GPPVAE(Estimator):
             out: run folder; the same call continues an unfinished run in it.
             progress: show progress bars.
             checkpoint_seconds: least time between checkpoints.
+            callbacks: told of the start, of every epoch and of the end; see gppvae.Callback.
         """
         prior, phases = self._checked()
         rows_table = Table(table)
@@ -159,7 +163,7 @@ class GPPVAE(Estimator):
             held_out = self._samples(validation[0]), Table(validation[1])
             validate = validator(model, *held_out, self.batch_size, self._torch_device())
         folder = None if out is None else RunFolder(out)
-        trainer = self._train(model, phases, data, rows, folder, validate, progress, checkpoint_seconds)
+        trainer = self._train(model, phases, data, rows, folder, validate, progress, checkpoint_seconds, callbacks)
         self.calibration_: Calibration | None = None
         assert trainer.weights is not None, "check_phases saw a phase that conditions q(B)"
         self.model_, self.posterior_ = model, trainer.weights

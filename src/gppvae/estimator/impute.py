@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.inference.row_latents import STEPS, Observed, RowLatents, slopes_of
-from gppvae.inference.trust import HiddenValues, Trust, choose_trust, hide_as_elsewhere, hide_sides
+from gppvae.inference.trust import Trust, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.value_noise import MAX_VALUES, noise_covariance, rows_enough
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
@@ -40,6 +40,20 @@ class Imputation:
     mean: np.ndarray
     std: np.ndarray
     draws: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Try:
+    """Samples of which some observed values were hidden.
+
+    Attributes:
+        row: their numbers, (B,).  visible: without, y: with the hidden values.  hidden: which, (B, *shape) bool.
+    """
+
+    row: Tensor
+    visible: Batch
+    y: Tensor
+    hidden: Tensor
 
 
 @dataclass(frozen=True)
@@ -90,22 +104,35 @@ class Imputer:
         y, mask = epoch.samples.read(picked)
         mask = torch.ones_like(y, dtype=torch.bool) if mask is None else mask
         columns = torch.randperm(y[0].numel(), generator=generator)[:TRIED_VALUES].to(epoch.device)
-        parts: list[HiddenValues] = []
+        tries: list[Try] = []
         for shift in range(1, 1 + max(1, TRIED_ROWS // len(picked))):  # few samples are tried several times
             hidden = hide_sides(mask, generator) if sides else hide_as_elsewhere(mask, shift)
             if hidden is not None:
-                parts += self._linearised(epoch, picked, y, mask, hidden, columns)
-        return choose_trust(parts)
+                tries += self._tries(epoch, picked, y, mask, hidden)
+        found = choose_trust(
+            [self.latents(t.visible, steps=0).linearised(t.row, t.y, t.hidden, columns) for t in tries]
+        )
+        # The decoder is not linear: what does not help in earnest is left.
+        return found if found is None or self._helps(found, tries) else replace(found, weight=0.0)
 
-    def _linearised(
-        self, epoch: Epoch, picked: Tensor, y: Tensor, mask: Tensor, hidden: Tensor, columns: Tensor
-    ) -> Iterator[HiddenValues]:
+    def _tries(self, epoch: Epoch, picked: Tensor, y: Tensor, mask: Tensor, hidden: Tensor) -> Iterator[Try]:
         """The picked rows without what is hidden, a few at a time."""
         for at in torch.arange(len(picked)).split(self.rows_at_once(epoch.samples.shape)):
             seen, own, device = (mask & ~hidden)[at], picked[at], epoch.device
             rows = epoch.rows[own.to(epoch.rows.device)]
             visible = Batch((y[at] * seen).to(device), seen.to(device), rows, own, 0, len(own))
-            yield self.latents(visible, steps=0).linearised(y[at].to(device), hidden[at].to(device), columns)
+            yield Try(at, visible, y[at].to(device), hidden[at].to(device))
+
+    def _helps(self, trust: Trust, tries: list[Try]) -> bool:
+        """Whether hidden values are nearer to what is imputed than to what is predicted."""
+        if trust.weight == 0.0:
+            return True
+        unit, difference = self.likelihood.unit, 0.0
+        for t in tries:
+            imputed, predicted = (self.latents(t.visible, weight).mean() for weight in (trust.weight, 0.0))
+            apart = ((imputed - t.y) / unit).square() - ((predicted - t.y) / unit).square()
+            difference += float((apart * t.hidden).sum())
+        return difference < 0.0
 
     def run(
         self, data: Samples, rows: Rows, n_samples: int, include_noise: bool, generator: torch.Generator, out: Folder
@@ -116,17 +143,22 @@ class Imputer:
         shape = (len(data), *to_input_layout(np.empty((0, *data.shape)), data.layout_in).shape[1:])
         with Outputs(out, ("mean", "std"), shape) as arrays, self._draws_out(out, n_samples, shape) as drawn:
             trust = self.trust(epoch, generator, sides=False) or self.usual
+            # Stretched draws of counts would be no counts.
+            spread = trust.spread if isinstance(self.likelihood, (Gaussian, ScaledGaussian)) else 1.0
             for batch in epoch:
                 mask = batch.mask
                 assert mask is not None
                 latents = self.latents(batch, trust.weight)
                 found = latents.moments()
-                std = trust.spread * (found.var + found.noise if include_noise else found.var).sqrt()
+                std = spread * (found.var + found.noise if include_noise else found.var).sqrt()
                 parts = {"mean": torch.where(mask, batch.y, found.mean), "std": torch.where(mask, 0.0, std)}
                 arrays.put(**{name: to_input_layout(part, data.layout_in) for name, part in parts.items()})
                 if n_samples:
                     draws = [latents.draw(generator, include_noise) for _ in range(n_samples)]
-                    kept = [to_input_layout(torch.where(mask, batch.y, draw), data.layout_in) for draw in draws]
+                    stretched = (
+                        [found.mean + spread * (draw - found.mean) for draw in draws] if spread != 1.0 else draws
+                    )
+                    kept = [to_input_layout(torch.where(mask, batch.y, draw), data.layout_in) for draw in stretched]
                     drawn.put(draws=torch.stack(kept, dim=1))
         draws_first = np.moveaxis(drawn["draws"], 1, 0) if n_samples else None
         return Imputation(arrays["mean"], arrays["std"], draws_first)

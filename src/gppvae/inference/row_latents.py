@@ -165,11 +165,12 @@ class RowLatents:
     # -- how well it would do
 
     @torch.no_grad()
-    def linearised(self, y: Tensor, hidden: Tensor, columns: Tensor) -> HiddenValues:
+    def linearised(self, row: Tensor, y: Tensor, hidden: Tensor, columns: Tensor) -> HiddenValues:
         """The rows at the GP's prediction, to be judged by what was hidden.
 
         Args:
-            y: samples with the hidden values.  hidden: which, (B, *shape) bool.  columns: values to judge by, (C,).
+            row: numbers of the rows, (B,).  y: samples with the hidden values.  hidden: which, (B, *shape) bool.
+            columns: values to judge by, (C,).
         """
         z = self.known.mean
         out, slopes = self._decode(z), self._slopes(z)
@@ -178,6 +179,7 @@ class RowLatents:
         visible, residual = slopes * self.seen.unsqueeze(1), (y - self.likelihood.mean(out)).flatten(1) / std
         pull = (visible @ (residual * self.seen).unsqueeze(2)).squeeze(2)
         return HiddenValues(
+            row=row,
             var=self.known.var,
             curvature=(visible @ visible.transpose(1, 2)).to(z),
             pull=pull.to(z),
@@ -195,6 +197,13 @@ class RowLatents:
             return None
         to_observed = self.noise * self.seen.unsqueeze(2)  # rows of values that were not observed are 0
         return torch.cholesky_solve(to_observed, self.root_noise).transpose(1, 2) * self.seen.unsqueeze(1)
+
+    @torch.no_grad()
+    def mean(self) -> Tensor:
+        """All values at the mode, (B, *shape)."""
+        out = self._decode(self.z)
+        mean = self.likelihood.mean(out)
+        return mean if self._gain is None else self._with_residual(mean, out)
 
     @torch.no_grad()
     def moments(self) -> Filled:

@@ -20,7 +20,6 @@ from torch import Tensor
 WEIGHTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 LEAST_HIDDEN = 30  # values, below which nothing is measured
 LEAST_SHARE = 0.05  # of the observed values, hidden by the masks of other samples
-CLOSE = 1.01  # errors that differ by less are the same
 SPREADS = (0.5, 4.0)
 
 
@@ -46,11 +45,13 @@ class HiddenValues:
     """Rows with some observed values hidden, and the decoder linearised at the GP's prediction; in units of the noise.
 
     Attributes:
+        row: numbers of the rows, (B,).
         var: S of the latents, (B, L).  curvature: J_o J_o', (B, L, L).  pull: J_o r_o, (B, L), of values left visible.
         slopes: J of some values, (B, L, C).  residual: their distance from the prediction, (B, C).
         hidden: which of them were hidden, (B, C) bool.
     """
 
+    row: Tensor
     var: Tensor
     curvature: Tensor
     pull: Tensor
@@ -90,11 +91,13 @@ def hide_sides(mask: Tensor, generator: torch.Generator) -> Tensor:
 def choose_trust(parts: list[HiddenValues]) -> Trust | None:
     """The weight with the least squared error at hidden values, and how far its standard deviations are off there.
 
-    None where too few values are hidden.
+    A lesser weight is taken where the difference is within the standard error over rows: little is lost by staying near
+    the prediction. None where too few values are hidden.
     """
     if sum(int(part.hidden.sum()) for part in parts) < LEAST_HIDDEN:
         return None
-    errors, variances = torch.zeros(len(WEIGHTS), dtype=torch.float64), torch.zeros(len(WEIGHTS), dtype=torch.float64)
+    n_rows = 1 + max(int(part.row.max()) for part in parts)
+    errors, variances = torch.zeros(2, n_rows, len(WEIGHTS), dtype=torch.float64)
     for part in parts:
         for number, weight in enumerate(WEIGHTS):
             precision = torch.diag_embed(1.0 / (part.var * max(weight, 1.0))) + min(weight, 1.0) * part.curvature
@@ -102,8 +105,10 @@ def choose_trust(parts: list[HiddenValues]) -> Trust | None:
             step = torch.cholesky_solve(min(weight, 1.0) * part.pull.unsqueeze(2), root)  # (B, L, 1)
             error = part.residual - (part.slopes.transpose(1, 2) @ step).squeeze(2)
             spread = torch.linalg.solve_triangular(root, part.slopes, upper=False).square().sum(1)  # (B, C)
-            errors[number] += float((error.square() * part.hidden).sum())
-            variances[number] += float(((spread + 1.0) * part.hidden).sum())
-    best = int(torch.nonzero(errors <= CLOSE * errors.min())[0])  # the least weight that does as well
-    factor = float((errors[best] / variances[best]).sqrt())
-    return Trust(WEIGHTS[best], min(max(factor, SPREADS[0]), SPREADS[1]))
+            errors[part.row, number] += (error.square() * part.hidden).sum(1).cpu()
+            variances[part.row, number] += ((spread + 1.0) * part.hidden).sum(1).cpu()
+    worse = errors - errors[:, errors.sum(0).argmin(), None]  # (rows, weights)
+    within = worse.mean(0) <= worse.std(0) / n_rows**0.5 if n_rows > 1 else worse.mean(0) <= 0.0
+    chosen = int(torch.nonzero(within)[0])
+    factor = float((errors[:, chosen].sum() / variances[:, chosen].sum()).sqrt())
+    return Trust(WEIGHTS[chosen], min(max(factor, SPREADS[0]), SPREADS[1]))

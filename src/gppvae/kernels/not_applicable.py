@@ -65,7 +65,8 @@ def _check_switched_off(leaf: Leaf, term: Term, missing: dict[Leaf, np.ndarray],
     off = np.zeros(len(rows), dtype=bool)
     for other in term.leaves:
         known = np.flatnonzero(~missing[other][rows]) if other in missing else np.arange(len(rows))
-        if other is not leaf and known.size:
+        # Numbers of the table only: a learned vector that happens to be 0 says nothing about what applies.
+        if other is not leaf and other.reads_numbers and known.size:
             with torch.no_grad():
                 factor = other.row_factor(other.code(table.take(rows[known])))
             off[known] |= (factor == 0.0).all(1).cpu().numpy()

@@ -38,6 +38,16 @@ class KernelTerm:
         """Names of the columns it reads, each once."""
         return list(dict.fromkeys(name for leaf in self.leaves for name in leaf.columns_read))
 
+    def column_sets(self) -> list[tuple[str, ...]]:
+        """Its columns, those together that one leaf reads together (the two of a place, for example)."""
+        sets: list[tuple[str, ...]] = []
+        for leaf in self.leaves:
+            own = leaf.columns_read
+            joined = [other for other in sets if set(other) & set(own)]
+            merged = tuple(dict.fromkeys(name for part in (*joined, own) for name in part))
+            sets = [other for other in sets if other not in joined] + ([merged] if merged else [])
+        return sets
+
 
 def kernel_terms(prior: LatentPrior) -> list[KernelTerm]:
     """The terms of all kernels, group by group, in the order in which they are written."""

@@ -159,7 +159,11 @@ def _covariance(leaf: Leaf, tables: Sequence[Table]) -> tuple[np.ndarray, list[s
 def plot_explain(model: GPPVAE, explained: Explanation) -> Plot:
     """Shares of the terms, the covariance between them, and the curves of each."""
     names = [term.name for term in explained.terms]
-    charts = [bar_chart(names, [term.signal_share for term in explained.terms], "Share of the signal", percent=True)]
+    bars = [(number, term.name, term.signal_share) for number, term in enumerate(explained.terms)]
+    for number, term in reversed(list(enumerate(explained.terms))):
+        bars[number + 1 : number + 1] = [(number, f"\u2022 {name}", share) for name, share in term.by_column.items()]
+    labels, shares = [name for _, name, _ in bars], [share for *_, share in bars]
+    charts = [bar_chart(labels, shares, "Share of the signal", percent=True, colours=[n for n, *_ in bars])]
     if len(names) > 1:
         title = "Covariance between terms (signal)"
         charts.append(heat_map(explained.signal_covariance, names, title, 200.0))
@@ -287,7 +291,7 @@ def plot_cases(model: GPPVAE, checked: Checked, others: Mapping[str, np.ndarray]
             pictures |= {name: array[row] for name, array in others.items()}
             shown = [(name, to_uint8(to_pictures(image), low, high)) for name, image in pictures.items()]
             top = float(checked.spread.max()) or 1.0
-            shown.append(("uncertainty", heat_picture(checked.spread[row].mean(axis=0), top)))
+            shown.insert(2, ("uncertainty", heat_picture(checked.spread[row].mean(axis=0), top)))
             charts.append(picture_chart(shown, title, label, side=88))
         else:
             charts.append(_vector_case(model, checked, row, title, label))
@@ -446,9 +450,11 @@ def picture_chart(
 ) -> Chart:
     """Pictures (h, w) or (h, w, 3) side by side with a name below each."""
     gap, parts, top = 6.0, [], 34.0 if subtitle else 20.0
+    rows = -(-len(pictures) // PER_ROW)
+    per_row = -(-len(pictures) // rows)
     height = max(side * image.shape[0] / image.shape[1] for _, image in pictures)
     for i, (name, image) in enumerate(pictures):
-        x, y = (i % PER_ROW) * (side + gap), top + (i // PER_ROW) * (height + 20)
+        x, y = (i % per_row) * (side + gap), top + (i // per_row) * (height + 20)
         uri = "data:image/png;base64," + base64.b64encode(png_bytes(image)).decode("ascii")
         style = ' style="image-rendering:pixelated"' if max(image.shape[:2]) < 96 else ""
         parts.append(
@@ -457,8 +463,7 @@ def picture_chart(
             f'<text class="soft" x="{x + side / 2:g}" y="{y + height + 13:g}" text-anchor="middle">'
             f"{escape(cut(name, side))}<title>{escape(name)}</title></text>"
         )
-    rows = -(-len(pictures) // PER_ROW)
-    width = max(min(len(pictures), PER_ROW) * (side + gap) - gap, 200.0)
+    width = max(per_row * (side + gap) - gap, 200.0)
     parts.append(
         f'<text class="bold" x="0" y="12">{escape(cut(title, width / BOLD))}<title>{escape(title)}</title></text>'
     )

@@ -61,9 +61,8 @@ def write_report(
     test: Part | None = None,
     scores: Mapping[str, float] | None = None,
     others: Mapping[str, np.ndarray] | None = None,
-    title: str = "GPPVAE run",
+    title: str | None = None,
     about: str | None = None,
-    page: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Write report.html and figures/ into the run folder.
 
@@ -74,22 +73,27 @@ def write_report(
         train, test: (samples, table) of training and of held-out data.
         scores: mean squared error at the test rows by method, the model's first; computed when None.
         others: predictions of other methods at the test rows to compare with, (n, *shape) or (n, h, w) each.
-        title, about: of the page.  page: where to write it, if not as report.html into the folder.
+        title, about: of the page; those of the last report, or the name of the folder, when None.
     """
     report = RunReport(Path(folder), model or GPPVAE.load(folder), train, test, title, about)
     report.write_sections(scores, others or {})
-    return report.page.write(Path(folder) / REPORT if page is None else Path(page))
+    return report.page.write(Path(folder) / REPORT)
 
 
 class RunReport:
     """The sections of the page; each adds itself only where the model and the data allow it."""
 
     def __init__(
-        self, folder: Path, model: GPPVAE, train: Part | None, test: Part | None, title: str, about: str | None
+        self, folder: Path, model: GPPVAE, train: Part | None, test: Part | None, title: str | None, about: str | None
     ) -> None:
+        self.kept = kept_sections(folder, model_file(folder))
         self.folder, self.model, self.train = folder, model, train
         self.test = test = None if test is None else _of_known_ids(model, test)
-        self.page = Page(title, about or f"{kernel_text(model)}, {model.prior_.n_latents} latent dimensions")
+        name = os.fsencode(folder.resolve().name).decode("utf-8", "replace")  # as typed, in the C locale too
+        title = title or self.kept.title or name
+        about = about or (self.kept.about if self.kept.current else None)
+        about = about or f"{kernel_text(model)}, {model.prior_.n_latents} latent dimensions"
+        self.page = Page(title, about)
         self.images = is_image(model.shape_)
         self.rows = np.array([], dtype=np.int64) if test is None else spread(len(Table(test[1])), MAX_SCORED)
 
@@ -106,17 +110,18 @@ class RunReport:
             TRAINING: self.training,
             FACTS: self.facts,
         }
-        kept, current = kept_sections(self.folder, model_file(self.folder))
+        kept = self.kept.sections
         any_data = self.train is not None or self.test is not None
         for heading, make in makers.items():
             if heading in WITHOUT_DATA or any_data or heading not in kept:
                 make()
             if heading in kept and heading not in self.page.parts():
-                note = "" if current else "<p>From the last report; the model was saved again since.</p>"
+                note = "" if self.kept.current else "<p>From the last report; the model was saved again since.</p>"
                 self.page.carry(heading, note + kept[heading])
         made = {heading: html for heading, html in self.page.parts().items() if heading not in WITHOUT_DATA}
         if any_data and made:
-            keep_sections(self.folder, model_file(self.folder), made)
+            texts = self.page.title, self.page.subtitle or ""
+            keep_sections(self.folder, model_file(self.folder), *texts, made)
         if not made.keys() & {RESULTS, PREDICTIONS, EXPLAINED}:
             self.page.text(
                 "Sections with errors, cases and shares need the data: gppvae report RUN --table table.csv --data ..."

@@ -177,9 +177,11 @@ def line_chart(
 
 
 def bar_chart(
-    names: Sequence[str], values: Sequence[float], title: str = "", *, width: float = 420, percent: bool = False
-) -> Chart:
+    names: Sequence[str], values: Sequence[float], title: str = "", *, width: float = 420, percent: bool = False,
+    colours: Sequence[int] | None = None,
+) -> Chart:  # fmt: skip
     """One horizontal bar per name, its value beside it; bars below zero go to the left."""
+    colours = range(len(names)) if colours is None else colours
     given = [value if math.isfinite(value) else 0.0 for value in values]
     shown = [f"{100 * v:.1f} %" if percent else number(v) for v in values]
     left = min(max([LETTER * len(name) for name in names] + [30.0]) + 8, width * 0.55)
@@ -193,8 +195,8 @@ def bar_chart(
         parts.append(
             f'<text x="{left - 6:.1f}" y="{y + 14:g}" text-anchor="end">{escape(cut(name, left))}'
             f"<title>{escape(name)}</title></text>"
-            f'<rect class="dot k{i % N_COLOURS}" x="{start:.1f}" y="{y + 3:g}" width="{max(end - start, 1):.1f}" '
-            f'height="15" rx="2"><title>{escape(name)}: {text}</title></rect>'
+            f'<rect class="dot k{colours[i] % N_COLOURS}" x="{start:.1f}" y="{y + 3:g}" height="15" rx="2" '
+            f'width="{max(end - start, 1):.1f}"><title>{escape(name)}: {text}</title></rect>'
             f'<text x="{end + 5:.1f}" y="{y + 14:g}">{text}</text>'
         )
     return Chart(width, TOP + 22 * len(names) + 6, "".join(parts), title or "bars")
