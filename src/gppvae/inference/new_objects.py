@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -130,11 +131,12 @@ class ObjectFit:
             A = self.A[index]
             z = ((x[self.owner[index]].unsqueeze(1) @ A).squeeze(1) + self.offset[index]).to(like)
             tangents = A.to(like)  # (B, J, L)
+            mean_at = functools.partial(self._mean, self.model.autoencoder.sizes(batch))
             slopes = []
             for entry in range(A.shape[1]):
-                slope = torch.func.jvp(self._mean, (z,), (tangents[:, entry].contiguous(),))[1]
+                slope = torch.func.jvp(mean_at, (z,), (tangents[:, entry].contiguous(),))[1]
                 slopes.append(slope.flatten(1))
-            raw = self.model.autoencoder.decode(z)
+            raw = self.model.autoencoder.decode(z, self.model.autoencoder.sizes(batch))
             # A probability of exactly 0 or 1 has no variance; its slope is zero too, and must not become 0 / 0.
             std = self.likelihood.variance(raw).clamp_min(LEAST_VARIANCE).sqrt()
             residual = (batch.y - self.likelihood.mean(raw)) / std
@@ -145,5 +147,5 @@ class ObjectFit:
             gp = self.model.prior.to_gp
             yield batch, gp(nll), gp(jacobian), gp(residual.flatten(1))
 
-    def _mean(self, z: Tensor) -> Tensor:
-        return self.likelihood.mean(self.model.autoencoder.decode(z))
+    def _mean(self, sizes: Tensor | None, z: Tensor) -> Tensor:
+        return self.likelihood.mean(self.model.autoencoder.decode(z, sizes))

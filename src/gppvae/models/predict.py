@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Epoch
+from gppvae.data.progress import rows_done
+from gppvae.data.sizes import sizes_in
 from gppvae.data.table import Rows
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import added_vectors_drawn, vector_variance
@@ -28,12 +30,18 @@ def row_chunks(rows: Rows) -> Iterator[Rows]:
     """Rows a few at a time, in order."""
     for start in range(0, len(rows), PREDICT_ROWS):
         yield rows[start : start + PREDICT_ROWS]
+        rows_done(min(start + PREDICT_ROWS, len(rows)), len(rows))
 
 
-def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Tensor:
-    """The decoder at the posterior mean of z, (N, *shape)."""
+def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows, sizes: Tensor | None = None) -> Tensor:
+    """The decoder at the posterior mean of z, (N, *shape).
+
+    Args:
+        sizes: of the samples, (N,); by default those that the rows give, else the typical size.
+    """
     autoencoder, means = model.autoencoder, [part.mean for part in weights.parts]
-    return autoencoder.likelihood.mean(autoencoder.decode(model.prior.functions_at(rows, means)))
+    z = model.prior.functions_at(rows, means)
+    return autoencoder.likelihood.mean(autoencoder.decode(z, sizes_in(rows) if sizes is None else sizes))
 
 
 def decode_draws(
@@ -54,7 +62,7 @@ def decode_draws(
         with added_vectors_drawn(prior, of_vectors):
             f = prior.functions_at(rows, B)
         eps = torch.randn(f.shape, generator=generator, dtype=torch.float64).to(f.device)
-        out = autoencoder.decode(f + noise_std * eps)
+        out = autoencoder.decode(f + noise_std * eps, sizes_in(rows))
         yield autoencoder.likelihood.mean(out), autoencoder.likelihood.variance(out)
 
 
@@ -65,7 +73,7 @@ def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) 
     for batch in epoch:
         mean, var = autoencoder.encode(batch.y, batch.mask)
         z = mean + var.sqrt() * batch.noise(mean.shape[1])
-        nll = autoencoder.likelihood.nll(batch.y, autoencoder.decode(z), batch.mask).sum()
+        nll = autoencoder.nll(batch, z).sum()
         latents = latents_at(model, weights, batch.rows)
         mean, var, p_var = to_gp(mean), to_gp(var), latents.var + latents.noise
         kl = 0.5 * ((var + (mean - latents.mean).square()) / p_var - 1.0 + p_var.log() - var.log()).sum()

@@ -19,6 +19,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from gppvae.data.sizes import SIZE, code_sizes
 from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.base import Kernel, Leaf
 from gppvae.prior.closed_form import PosteriorAtRows, PseudoPosterior, condition_on_pseudo
@@ -113,7 +114,12 @@ class LatentPrior(nn.Module):
     Args:
         groups: (kernel, number of latents) of each group, in the order of the latents.
         alpha: latent noise variance to start from.
+
+    Attributes:
+        size_column: column with the sizes of samples, which coded rows carry along for the likelihood; None for none.
     """
+
+    size_column: str | None = None
 
     def __init__(self, groups: Sequence[tuple[Kernel | None, int]], alpha: float = 0.1) -> None:
         super().__init__()
@@ -183,6 +189,8 @@ class LatentPrior(nn.Module):
         columns: dict[str, Column] = {}
         for kernel in self.kernels:
             columns |= kernel.code(table).columns
+        if self.size_column is not None and self.size_column in table.columns:
+            columns[SIZE] = code_sizes(table, self.size_column)
         return Rows(columns, len(table)).to(self.device)
 
     def plan(self, rows: Rows, batch_size: int) -> None:
