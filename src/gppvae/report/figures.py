@@ -35,6 +35,7 @@ STYLE: Any = {
 TERMS = {
     "loss": "total loss", "recon_nll": "reconstruction NLL", "gp_nll": "GP prior NLL",
     "neg_entropy": "negative entropy", "penalty": "penalty", "valid_mse": "validation MSE",
+    "valid_deviance": "validation deviance",
 }
 # fmt: on
 Rows = Sequence[Mapping[str, Any]]

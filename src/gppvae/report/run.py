@@ -27,6 +27,7 @@ from gppvae.report.describe import (
     run_facts,
     settings_rows,
 )
+from gppvae.report.errors import count_scores, error_words
 from gppvae.report.images import is_image, shade_range, to_pictures
 from gppvae.report.page import Page, Panel
 from gppvae.report.turning import Part, find_turn, measured
@@ -85,9 +86,10 @@ class RunReport:
         if self.test is None:
             return
         scores = scores or self._scores()
-        self.page.section("Results", f"Mean squared error at {len(self.rows)} rows that were not trained on.")
+        head, words = error_words(self.model)
+        self.page.section("Results", f"{words} at {len(self.rows)} rows that were not trained on.")
         rows = [(name, value) for name, value in scores.items()]
-        self.page.table(["method", "MSE"], rows, "Lower is better.", highlight_row=0)
+        self.page.table(["method", head], rows, "Lower is better.", highlight_row=0)
 
     def predictions(self, others: Mapping[str, np.ndarray]) -> None:
         """Truth and prediction with its uncertainty, and the calibration of that uncertainty."""
@@ -186,6 +188,9 @@ class RunReport:
 
     def _scores(self) -> dict[str, float]:
         assert self.test is not None
+        counted = count_scores(self.model, self.test, self.rows, "GPPVAE")
+        if counted is not None:
+            return counted
         truth = self._read(self.test, self.rows)
         guess = from_input_layout(self.model.predict(Table(self.test[1]).take(self.rows)).mean, self.model.layout_)
         scores = {"GPPVAE": float(np.nanmean(np.square(truth - guess)))}
@@ -254,8 +259,10 @@ def curve_rows(history: list[dict[str, Any]], phases: list[dict[str, Any]]) -> l
     apart = {phase["name"] for phase in phases if set(phase["lr"]) == {"encoder"}}
     rows = [dict(row) for row in history if row["phase"] not in apart]
     for row in rows:
-        valid = row.get("valid_mse_prediction", row.get("valid_mse_reconstruction"))
-        row["valid_mse"] = valid
+        for error in ("mse", "deviance"):
+            valid = row.get(f"valid_{error}_prediction", row.get(f"valid_{error}_reconstruction"))
+            if error == "mse" or valid is not None:
+                row[f"valid_{error}"] = valid
     zero = [term for term in figures.TERMS if rows and all(not row.get(term) for row in rows)]
     return [{name: value for name, value in row.items() if name not in zero} for row in rows]
 
