@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gppvae.estimator import GPPVAE, VAE, Prediction
+    from gppvae.estimator import GPPVAE, VAE, Explanation, Prediction
     from gppvae.inference import Inference, LossTerms, Phase
     from gppvae.kernels import (
         RBF,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         parse_kernel,
     )
     from gppvae.likelihoods import Likelihood
+    from gppvae.training.callbacks import Callback, LogMetrics
 
 __version__ = "0.1.0"
 
@@ -40,8 +41,10 @@ __all__ = [
     "GPPVAE",
     "RBF",
     "VAE",
+    "Callback",
     "Categorical",
     "Constant",
+    "Explanation",
     "FreeForm",
     "IdLeaf",
     "InducingLeaf",
@@ -50,6 +53,7 @@ __all__ = [
     "Learned",
     "Likelihood",
     "Linear",
+    "LogMetrics",
     "LossTerms",
     "Matern",
     "NumericLeaf",
@@ -63,9 +67,12 @@ __all__ = [
 
 # Where a name lives; kernels are everything else.
 _HOMES = {
+    "Callback": "training.callbacks",
+    "Explanation": "estimator",
     "GPPVAE": "estimator",
     "Inference": "inference",
     "Likelihood": "likelihoods",
+    "LogMetrics": "training.callbacks",
     "LossTerms": "inference",
     "Phase": "inference",
     "Prediction": "estimator",

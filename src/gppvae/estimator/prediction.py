@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gppvae.estimator.shown import prediction_html, prediction_text
+
 BINS = 16
 LEAST_PER_BIN = 100
 LEAST_STD = 1e-6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """Predicted samples, in the shape and order of axes in which the training samples came.
 
@@ -25,6 +27,12 @@ class Prediction:
 
     mean: np.ndarray
     std: np.ndarray | None
+
+    def __repr__(self) -> str:
+        return prediction_text(self)
+
+    def _repr_html_(self) -> str:
+        return prediction_html(self)
 
 
 def moments(draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool) -> tuple[Tensor, Tensor]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Batch
+from gppvae.data.sizes import SIZE
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
 from gppvae.likelihoods.counts import Counts
@@ -27,7 +29,24 @@ def error_words(model: GPPVAE) -> tuple[str, str]:
 
 
 @torch.no_grad()
-def count_scores(model: GPPVAE, part: tuple[Any, Any], index: Any, ours: str) -> dict[str, float] | None:
+def at_their_sizes(model: GPPVAE, samples: Any, table: Table, index: np.ndarray) -> Table:
+    """Rows of samples of counts with the size of each sample, so that predictions can be compared with them.
+
+    Args:
+        samples: all of them.  table: their rows, `index` of all.
+    """
+    likelihood = model.model_.autoencoder.likelihood.values
+    if not isinstance(likelihood, Counts) or not likelihood.needs_totals:
+        return table
+    y, mask = Samples(samples, model.channels, model.scale, model.missing).read(torch.from_numpy(index))
+    device = likelihood.typical.device
+    sizes = likelihood.sizes(y.to(device), None if mask is None else mask.to(device), None)
+    assert sizes is not None
+    return Table(table.columns | {SIZE: sizes.double().cpu().numpy()})
+
+
+@torch.no_grad()
+def count_scores(model: GPPVAE, part: tuple[Any, Any], index: np.ndarray, ours: str) -> dict[str, float] | None:
     """Deviance of predictions and of mean rates at the rows `index`; None unless the samples are counts.
 
     Args:
