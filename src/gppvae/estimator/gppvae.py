@@ -453,7 +453,7 @@ class GPPVAE(Estimator):
             model = GPPriorVAE(autoencoder, prior.to(self._gp_device()))
             load_weights(model, state, path)
             self.model_, self.posterior_ = model, LatentPosterior.from_tensors(under("weights", tensors))
-            self.posterior_.check([(group.rank, group.n_latents) for group in prior.groups])
+            self.posterior_.check([(group.rank, group.n_latents, group.places) for group in prior.groups])
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
             self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])
             self.resolved_, self.skipped_steps_ = trained, meta["skipped_steps"]

@@ -42,7 +42,7 @@ def add_objects(
     before = [(leaf.x, leaf.added_root, leaf.levels) for leaf in leaves]
     try:
         _append_placeholders(leaves, ids)
-        rows = model.prior.code(table)
+        rows = model.prior.code(table, new_ids=False)
         column = rows.columns[leaves[0].key]
         owner = column.values[column.index] - (len(leaves[0].levels) - len(ids))
         device = next(model.autoencoder.parameters()).device

@@ -111,6 +111,7 @@ class PosteriorCoding(Inference):
         """Add what all processes saw since q(B) was last conditioned."""
         if not recent:
             return
+        recent = [sums.whole() for sums in recent]
         epoch.world.sum_([tensor for sums in recent for tensor in sums.tensors()])
         observed, wanted = _halves(recent)
         self.running.add(observed)

@@ -129,7 +129,7 @@ class Kernel(nn.Module, ABC):
 
     def residual(self, rows: Rows) -> Tensor:
         """k(a_n, a_n) - |v(a_n)|^2: prior variance that the features do not carry, (N,), never negative."""
-        carried = {leaf: leaf.row_factor(rows).square().sum(1) for leaf in self.leaves()}
+        carried = {leaf: leaf.row_carried(rows) for leaf in self.leaves()}
         return (self.diag(rows) - self._sum_over_terms(carried)).clamp_min(0.0)
 
     def gram(self, a: Rows, b: Rows) -> Tensor:
@@ -248,6 +248,10 @@ class Leaf(Kernel):
     def row_variance(self, rows: Rows) -> Tensor:
         """k(a_n, a_n), (N,)."""
         return self._at_rows(self.variance, rows)
+
+    def row_carried(self, rows: Rows) -> Tensor:
+        """|v(a_n)|^2, the variance that the features carry, (N,)."""
+        return self.row_factor(rows).square().sum(1)
 
     def _at_rows(self, of_values: Callable[[Tensor], Tensor], rows: Rows) -> Tensor:
         column = rows.columns[self.key]

@@ -28,8 +28,10 @@ class IdLeaf(Leaf):
     Attributes:
         levels: the distinct ids of the training table, sorted; ids added after training come last.
         advice_for_new_ids: how the message about an unknown id ends.
+        independent: whether effects of different ids are independent and alike, k(p, p') = 1 if p = p' else 0.
     """
 
+    independent: bool = False
     advice_for_new_ids = "leave those rows out, or fit again with samples of them"
 
     def __init__(self, column: str) -> None:
@@ -53,11 +55,18 @@ class IdLeaf(Leaf):
     def create(self, generator: torch.Generator | None) -> None:
         """Make the parameters, one row per level."""
 
-    def code_leaf(self, table: Table) -> Column:
+    def code_leaf(self, table: Table, new_ids: bool = False) -> Column:
+        """The distinct ids, and which of them each row holds.
+
+        Args:
+            new_ids: number ids that were not in the training table after the others instead of refusing them.
+        """
         index, distinct = table.coded_ids(self.column)
         number = {level: code for code, level in enumerate(self.levels)}
         unknown = [level for level in distinct if level not in number]
-        if unknown:
+        if new_ids:
+            number |= {level: len(self.levels) + code for code, level in enumerate(unknown)}
+        elif unknown:
             shown = ", ".join(repr(str(level)) for level in unknown[:5])
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
             raise ValueError(
@@ -66,7 +75,7 @@ class IdLeaf(Leaf):
             )
         # Codes index all levels, not only those present, so that every slice and table shares one numbering.
         codes = torch.tensor([number[level] for level in distinct], dtype=torch.int64)
-        values = torch.arange(len(self.levels))
+        values = torch.arange(len(number))
         return Column(codes[torch.from_numpy(index)], values)
 
     def row_factor(self, rows: Rows) -> Tensor:
@@ -230,9 +239,15 @@ class Categorical(IdLeaf):
 
         k(p, p') = 1 if p = p' else 0
 
+    A row of `Categorical(id) * k` has the features of k in the block of its own id, and none in any other: time and
+    memory are linear in the number of ids (docs/math.md, "Terms of many ids"). An id that was not in the training set
+    has its prior.
+
     Args:
         column: p, the ids.
     """
+
+    independent = True
 
     @property
     def rank(self) -> int:
@@ -240,6 +255,12 @@ class Categorical(IdLeaf):
 
     def create(self, generator: torch.Generator | None) -> None:
         return None
+
+    def variance(self, values: Tensor) -> Tensor:
+        return torch.ones(len(values), dtype=torch.float64, device=values.device)
+
+    def row_carried(self, rows: Rows) -> Tensor:
+        return self.row_variance(rows)
 
     def factor(self, values: Tensor) -> Tensor:
         return nn.functional.one_hot(values, len(self.levels)).to(torch.float64)

@@ -45,14 +45,14 @@ def decode_draws(
 
     Args:
         draws: of B, one tensor per group of latents each.  generator: of the noise at the rows.
-        seed: of the vectors of added ids; the same for every chunk of a table.
+        seed: of the vectors of added ids and the weights of new ones; the same for every chunk of a table.
     """
     prior, autoencoder = model.prior, model.autoencoder
     noise_std = prior.noise_at(rows).sqrt()
     of_vectors = torch.Generator().manual_seed(seed)
     for B in draws:
         with added_vectors_drawn(prior, of_vectors):
-            f = prior.functions_at(rows, B)
+            f = prior.functions_at(rows, B, of_vectors)
         eps = torch.randn(f.shape, generator=generator, dtype=torch.float64).to(f.device)
         out = autoencoder.decode(f + noise_std * eps)
         yield autoencoder.likelihood.mean(out), autoencoder.likelihood.variance(out)

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gppvae.prior.arrowhead import Arrowhead, ArrowheadSums, Factor
+from gppvae.prior.blocks import BlockFeatures, Places
 from gppvae.prior.lowrank import Assembled
+
+FACTOR_PARTS = ("own", "arms", "shared")  # of an arrowhead, in files
+Features = Tensor | BlockFeatures  # V, (N, H)
 
 
 class WeightPosterior(abc.ABC):
@@ -17,12 +22,12 @@ class WeightPosterior(abc.ABC):
 
     mean: Tensor
 
-    def mean_at(self, V: Tensor) -> Tensor:
+    def mean_at(self, V: Features) -> Tensor:
         """E f at feature rows, (N, L). Cost O(N H L)."""
         return V @ self.mean
 
     @abc.abstractmethod
-    def var_at(self, V: Tensor) -> Tensor:
+    def var_at(self, V: Features) -> Tensor:
         """Var f at feature rows, (N, L) or (N, 1) when it is the same for all latent dimensions."""
 
     @abc.abstractmethod
@@ -55,7 +60,7 @@ class SharedCovariance(WeightPosterior):
     root: Tensor
     logdet: Tensor
 
-    def var_at(self, V: Tensor) -> Tensor:
+    def var_at(self, V: Features) -> Tensor:
         return (V @ self.root).square().sum(1, keepdim=True)
 
     def times_root(self, eps: Tensor) -> Tensor:
@@ -76,7 +81,7 @@ class DiagonalCovariance(WeightPosterior):
     mean: Tensor
     std: Tensor
 
-    def var_at(self, V: Tensor) -> Tensor:
+    def var_at(self, V: Features) -> Tensor:
         return V.square() @ self.std.square()
 
     def times_root(self, eps: Tensor) -> Tensor:
@@ -88,6 +93,62 @@ class DiagonalCovariance(WeightPosterior):
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "std": self.std}
+
+
+@dataclass(frozen=True)
+class BlockCovariance(WeightPosterior):
+    """Every latent dimension has the same Sigma = C^-1 W C^-1, C and W arrowheads over the ids of a column.
+
+    Attributes:
+        mean: (H, L).  C: I + S, factored.  W: C + T/L, factored; the same object when no variances were summed.
+        places: of the weights.
+    """
+
+    mean: Tensor
+    C: Factor
+    W: Factor
+    places: Places
+
+    @functools.cached_property
+    def blocks(self) -> Arrowhead:
+        """The blocks of Sigma that rows see."""
+        return self.C.inverse() if self.W is self.C else self.C.sandwich(self.W.matrix())
+
+    def var_at(self, V: Features) -> Tensor:
+        assert isinstance(V, BlockFeatures)
+        return (V.x * self.blocks.at(V.shared, V.own, V.block)).sum(1, keepdim=True).clamp_min(0.0)
+
+    def times_root(self, eps: Tensor) -> Tensor:
+        return self.places.put(*self.C.solve(self.W.times(self.places.take(eps))), eps)
+
+    def kl(self) -> Tensor:
+        L, logdet = self.mean.shape[1], self.W.logdet() - 2.0 * self.C.logdet()
+        return 0.5 * (self.mean.square().sum() + L * (self.blocks.trace() - self.places.n_weights - logdet))
+
+    def tensors(self) -> dict[str, Tensor]:
+        factors = {"C": self.C} if self.W is self.C else {"C": self.C, "W": self.W}
+        named = {f"{name}_{part}": getattr(factor, part) for name, factor in factors.items() for part in FACTOR_PARTS}
+        return {"mean": self.mean, "places_shared": self.places.shared, "places_own": self.places.own} | named
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> BlockCovariance:
+        """The posterior whose `tensors()` these are."""
+        C, W = (Factor(*(tensors[f"{name}_{part}"] for part in FACTOR_PARTS)) if f"{name}_own" in tensors else None
+                for name in "CW")  # fmt: skip
+        assert C is not None
+        return cls(tensors["mean"], C, W or C, Places(tensors["places_shared"], tensors["places_own"]))
+
+
+def condition_blocks(full: ArrowheadSums, places: Places, rank: int) -> BlockCovariance:
+    """As `condition`, where C is an arrowhead. Cost: O(P R (R + H0) (R + H0 + L)), H0 the shared features.
+
+    Args:
+        rank: H.
+    """
+    S = full.S.plus_identity()
+    C, L = S.factor(), full.R[0].shape[1]
+    mean = places.put(*C.solve(full.R), full.R[0].new_zeros(rank, L))
+    return BlockCovariance(mean, C, C if full.T is None else S.plus(full.T, 1.0 / L).factor(), places)
 
 
 def condition(full: Assembled) -> SharedCovariance:
@@ -126,17 +187,24 @@ class LatentPosterior:
         """One draw of B per group, (H_g, L_g) each: a whole function, to be evaluated at any rows."""
         return [part.sample(generator) for part in self.parts]
 
-    def check(self, sizes: list[tuple[int, int]]) -> None:
+    def check(self, sizes: list[tuple[int, int, Places | None]]) -> None:
         """Raise ValueError unless there is one finite float64 part for each group of H weights for L latents.
 
         Args:
-            sizes: (H, L) of each group.
+            sizes: H, L and the places of weights in blocks, if there are any, of each group.
         """
         if len(self.parts) != len(sizes):
             raise ValueError(f"q(B) must have {len(sizes)} groups, got {len(self.parts)}")
-        for part, (H, L) in zip(self.parts, sizes, strict=True):
+        for part, (H, L, places) in zip(self.parts, sizes, strict=True):
             shapes = {"mean": (H, L), "std": (H, L), "root": (H, H), "logdet": ()}
-            for name, value in part.tensors().items():
+            tensors = part.tensors()
+            if isinstance(part, BlockCovariance):
+                _check_places(part.places, places)
+                P, R, H0 = *part.places.own.shape, len(part.places.shared)
+                parts = {"own": (P, R, R), "arms": (P, R, H0), "shared": (H0, H0)}
+                shapes |= {f"{factor}_{name}": shape for factor in "CW" for name, shape in parts.items()}
+                tensors = {name: value for name, value in tensors.items() if not name.startswith("places")}
+            for name, value in tensors.items():
                 if tuple(value.shape) != shapes[name] or value.dtype != torch.float64 or not value.isfinite().all():
                     raise ValueError(f"{name} of q(B) must be finite and of shape {shapes[name]}")
                 if name == "std" and (value < 0).any():
@@ -153,5 +221,16 @@ class LatentPosterior:
         for name, value in tensors.items():
             number, _, key = name.partition(".")
             found.setdefault(int(number), {})[key] = value
-        kinds = [DiagonalCovariance if "std" in found[number] else SharedCovariance for number in sorted(found)]
-        return cls(tuple(kind(**found[number]) for kind, number in zip(kinds, sorted(found), strict=True)))
+        return cls(tuple(_part(found[number]) for number in sorted(found)))
+
+
+def _part(tensors: dict[str, Tensor]) -> WeightPosterior:
+    if "C_own" in tensors:
+        return BlockCovariance.from_tensors(tensors)
+    return DiagonalCovariance(**tensors) if "std" in tensors else SharedCovariance(**tensors)
+
+
+def _check_places(got: Places, want: Places | None) -> None:
+    same = want is not None and torch.equal(got.shared, want.shared) and torch.equal(got.own, want.own)
+    if not same:
+        raise ValueError("the weights of q(B) must stand where the kernel has them")
