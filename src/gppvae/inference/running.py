@@ -40,7 +40,7 @@ class KeptSums(nn.Module):
         n_blocks, n_latents = self._n_blocks[number], self._sizes[number]
         if n_blocks is None:
             return Statistics(outer, sums, n_latents)
-        return BlockStatistics(outer, sums, n_latents, rest[0], None, n_blocks)
+        return BlockStatistics(outer, sums, n_latents, rest[0], (), n_blocks)
 
     @property
     def n_rows(self) -> float:

@@ -263,4 +263,5 @@ class Categorical(IdLeaf):
         return self.row_variance(rows)
 
     def factor(self, values: Tensor) -> Tensor:
-        return nn.functional.one_hot(values, len(self.levels)).to(torch.float64)
+        # Zero for ids that were not in the training set.
+        return (values.unsqueeze(1) == torch.arange(len(self.levels), device=values.device)).to(torch.float64)

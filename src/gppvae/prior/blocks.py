@@ -85,6 +85,13 @@ class BlockFeatures:
         """V B, (N, L): a table look-up of R x L weights per row."""
         return self.shared @ B[self.places.shared] + _per_row(self.own, self._weights_of_rows(B))
 
+    def __len__(self) -> int:
+        return len(self.block)
+
+    def __getitem__(self, rows: slice | Tensor) -> BlockFeatures:
+        assert self.new is None, "rows are picked in training, where all ids are known"
+        return replace(self, shared=self.shared[rows], own=self.own[rows], block=self.block[rows])
+
     def square(self) -> BlockFeatures:
         """Every entry squared."""
         return replace(self, shared=self.shared.square(), own=self.own.square())
@@ -163,11 +170,14 @@ class BlockLayout:
     def _known_and_new(self, shared: Tensor, own: Tensor, block: Tensor, n_ids: int) -> BlockFeatures:
         if n_ids == self.n_blocks:
             return BlockFeatures(shared, own, block, self.places)
-        beyond = (block >= self.n_blocks).unsqueeze(1)  # (N, 1)
-        zero = torch.zeros_like(own)
-        new = NewIds(torch.where(beyond, own, zero), (block - self.n_blocks).clamp_min(0), n_ids - self.n_blocks)
-        known = torch.where(beyond, zero, own)
-        return BlockFeatures(shared, known, block.where(~beyond.squeeze(1), torch.zeros_like(block)), self.places, new)
+        beyond = block >= self.n_blocks
+        known, zero = torch.where(beyond, 0, block), torch.zeros_like(own)
+        new = NewIds(
+            torch.where(beyond.unsqueeze(1), own, zero),
+            (block - self.n_blocks).clamp_min(0),
+            n_ids - self.n_blocks,
+        )
+        return BlockFeatures(shared, torch.where(beyond.unsqueeze(1), zero, own), known, self.places, new)
 
 
 def block_column(kernel: Kernel) -> str | None:

@@ -97,7 +97,12 @@ class LatentGroup(nn.Module):
         kernel: None for the ordinary VAE prior.
         n_latents: L of this group.
         alpha: latent noise variance to start from; without a kernel it is 1 and stays so.
+
+    Attributes:
+        least_in_blocks: number of features from which on the ids of a column have blocks of their own in the algebra.
     """
+
+    least_in_blocks: int = 512
 
     def __init__(self, kernel: Kernel | None, n_latents: int, alpha: float) -> None:
         super().__init__()
@@ -105,7 +110,7 @@ class LatentGroup(nn.Module):
         start = torch.tensor(math.log(alpha) if kernel is not None else 0.0, dtype=torch.float64)
         self.log_alpha = nn.Parameter(start, requires_grad=kernel is not None)
         self.layout = Layout(kernel)
-        self._blocks: tuple[object, BlockLayout | None] = (None, None)
+        self._split: tuple[object, BlockLayout | None] = (None, None)
 
     @property
     def alpha(self) -> Tensor:
@@ -118,15 +123,27 @@ class LatentGroup(nn.Module):
         return 0 if self.kernel is None else self.kernel.rank
 
     @property
-    def blocks(self) -> BlockLayout | None:
+    def split(self) -> BlockLayout | None:
         """The split of features into shared ones and those of each id; None when no id has features of its own."""
         key = None if self.kernel is None else block_column(self.kernel)
         if self.kernel is None or key is None:
             return None
         state = key, self.kernel.device, [leaf.rank for leaf in self.kernel.leaves()]
-        if self._blocks[0] != state:
-            self._blocks = state, BlockLayout(self.kernel, key)
-        return self._blocks[1]
+        if self._split[0] != state:
+            self._split = state, BlockLayout(self.kernel, key)
+        return self._split[1]
+
+    @property
+    def blocks(self) -> BlockLayout | None:
+        """The same where there are so many features that the algebra is done by blocks."""
+        return self.split if self.rank >= self.least_in_blocks else None
+
+    def new_ids(self, rows: Rows) -> NewIds | None:
+        """Features of the rows of ids that were not in the training set; None when there are no such ids."""
+        split = self.split
+        if split is None or len(rows.columns[split.key].values) == split.n_blocks:
+            return None
+        return split.features(rows).new
 
     @property
     def places(self) -> Places | None:
@@ -280,8 +297,8 @@ class LatentPrior(nn.Module):
         """Whether the ids of a column have blocks of features of their own, and stand for nothing else."""
         for group in self.groups:
             readers = [] if group.kernel is None else [leaf for leaf in group.kernel.leaves() if leaf.key == key]
-            blocks = group.blocks
-            if readers and (blocks is None or blocks.key != key or not all(map(blocks.is_block, readers))):
+            split = group.split
+            if readers and (split is None or split.key != key or not all(map(split.is_block, readers))):
                 return False
         return True
 
@@ -337,7 +354,7 @@ class LatentPrior(nn.Module):
         for group, q in zip(self.groups, weights.parts, strict=True):
             V, size = group.features(rows), (len(rows), group.n_latents)
             means.append(q.mean_at(V))
-            new = _new_ids(V)
+            new = group.new_ids(rows)
             variances.append((q.var_at(V) if new is None else q.var_at(V) + new.variance()).expand(size))
             noises.append(self._noise_of(group, rows, training))
         return Latents(_joined(means), _joined(variances), _joined(noises))
@@ -350,9 +367,8 @@ class LatentPrior(nn.Module):
         """
         parts = []
         for group, B in zip(self.groups, draws, strict=True):
-            V = group.features(rows)
-            new = None if of_new_ids is None else _new_ids(V)
-            f = V @ B
+            f = group.features(rows) @ B
+            new = None if of_new_ids is None else group.new_ids(rows)
             parts.append(f if new is None or of_new_ids is None else f + new.drawn(group.n_latents, of_new_ids))
         return _joined(parts)
 
@@ -417,10 +433,6 @@ class LatentPrior(nn.Module):
             means.append(f)
             variances.append(s.expand_as(f))
         return _joined(means), _joined(variances)
-
-
-def _new_ids(V: Features) -> NewIds | None:
-    return V.new if isinstance(V, BlockFeatures) else None
 
 
 def _tell_new_ids(leaf: IdLeaf, n_ids: int) -> None:

@@ -10,6 +10,7 @@ For one noise level these are the S/alpha, R/alpha ... of docs/math.md. They add
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -75,65 +76,99 @@ class BlockStatistics(Statistics):
 
     Attributes:
         outer: (1, H0, H0 + L + H0), the sums of v0 [c v0, c mu, c^2 sbar v0]'.
-        own: (G, R, R + H0 + L + R + H0), per id the sums of u [c u, c v0, c mu, c^2 sbar u, c^2 sbar v0]'; as in
-            `outer`, what holds sbar is missing when Z was sampled.
-        blocks: (G,) the ids that these rows hold, so that a batch is as small as its rows; None for all P, in order.
+        own: (P, R, R + H0 + L + R + H0), per id the sums of u [c u, c v0, c mu, c^2 sbar u, c^2 sbar v0]'; as in
+            `outer`, what holds sbar is missing when Z was sampled. None for zeros.
+        parts: further sums like `own`, of few ids each: which, (G,), no id twice, and (G, R, ...). A batch costs what
+            its rows cost, however many ids there are.
         n_blocks: P.
     """
 
-    own: Tensor
-    blocks: Tensor | None
+    own: Tensor | None
+    parts: tuple[tuple[Tensor, Tensor], ...]
     n_blocks: int
 
     def map(self, change: Callable[[Tensor], Tensor]) -> BlockStatistics:
-        return replace(self, outer=change(self.outer), sums=change(self.sums), own=change(self.own))
+        outer, sums, own = map(change, self.tensors())
+        return replace(self, outer=outer, sums=sums, own=own)
 
     def plus(self, other: Statistics, times: float = 1.0) -> BlockStatistics:
         assert isinstance(other, BlockStatistics)
         outer, sums = self.outer.add(other.outer, alpha=times), self.sums.add(other.sums, alpha=times)
-        if self.blocks is not None and other.blocks is not None:
-            own, blocks = torch.cat([self.own, times * other.own]), torch.cat([self.blocks, other.blocks])
-            return replace(self, outer=outer, sums=sums, own=own, blocks=blocks)
-        mine, theirs = self.whole(), times * other.own
-        if other.blocks is None:
-            return replace(mine, outer=outer, sums=sums, own=mine.own + theirs)
-        return replace(mine, outer=outer, sums=sums, own=mine.own.index_add(0, other.blocks, theirs))
+        own = self.own
+        if other.own is not None:
+            own = times * other.own if own is None else own.add(other.own, alpha=times)
+        parts = self.parts + tuple((blocks, times * part) for blocks, part in other.parts)
+        return replace(self, outer=outer, sums=sums, own=own, parts=parts)
 
     def dot(self, other: Statistics) -> Tensor:
-        assert isinstance(other, BlockStatistics) and self.blocks is None
-        own = self.own if other.blocks is None else self.own[other.blocks]
-        return super().dot(other) + (own * other.own).sum()
+        assert isinstance(other, BlockStatistics) and self.own is not None and not self.parts
+        found = super().dot(other) + sum(((self.own[blocks] * part).sum() for blocks, part in other.parts), 0.0)
+        return found if other.own is None else found + (self.own * other.own).sum()
 
     def tensors(self) -> list[Tensor]:
-        assert self.blocks is None, "whole() comes first"
+        assert self.own is not None and not self.parts, "whole() comes first"
         return [self.outer, self.sums, self.own]
 
     def whole(self) -> BlockStatistics:
-        if self.blocks is None:
-            return self
-        zeros = self.own.new_zeros(self.n_blocks, *self.own.shape[1:])
-        return replace(self, own=zeros.index_add(0, self.blocks, self.own), blocks=None)
+        own = self.own
+        for blocks, part in self.parts:
+            own = part.new_zeros(self.n_blocks, *part.shape[1:]) if own is None else own
+            own = (
+                own.index_add(0, blocks, part)
+                if own is self.own or own.requires_grad
+                else own.index_add_(0, blocks, part)
+            )
+        return replace(self, own=own, parts=())
 
     def plus_keeping(self, part: Statistics, lost: list[Tensor]) -> BlockStatistics:
-        assert isinstance(part, BlockStatistics) and self.blocks is None
+        assert isinstance(part, BlockStatistics) and self.own is not None and part.own is None
         outer, sums = _add_keeping(self.outer, lost[0], part.outer), _add_keeping(self.sums, lost[1], part.sums)
-        if part.blocks is None:
-            return replace(self, outer=outer, sums=sums, own=_add_keeping(self.own, lost[2], part.own))
         # In place and only where rows were: a sum over all batches then costs O(N), not a copy of all ids per batch.
-        of_blocks = lost[2][part.blocks]
-        self.own[part.blocks] = _add_keeping(self.own[part.blocks], of_blocks, part.own)
-        lost[2][part.blocks] = of_blocks
+        for blocks, own in part.parts:
+            of_blocks = lost[2][blocks]
+            self.own[blocks] = _add_keeping(self.own[blocks], of_blocks, own)
+            lost[2][blocks] = of_blocks
         return replace(self, outer=outer, sums=sums)
 
     def assembled(self) -> ArrowheadSums:
         """The blocks of S, R and T."""
-        shared, own, L = self.outer[0], self.whole().own, self.n_latents
+        own = self.whole().own
+        assert own is not None
+        shared, L = self.outer[0], self.n_latents
         H0, R = len(shared), own.shape[1]
         S_00, R_0, T_00 = shared.split([H0, L, shared.shape[1] - H0 - L], dim=1)
-        with_var = T_00.shape[1] > 0 or own.shape[2] > R + H0 + L
+        with_var = own.shape[2] > R + H0 + L
         S_p, arms, R_p, T_p, T_arms = own.split([R, H0, L, *((R, H0) if with_var else (0, 0))], dim=2)
         T = Arrowhead(T_00, T_arms, T_p) if with_var else None
         return ArrowheadSums(Arrowhead(S_00, arms, S_p), (R_0, R_p), T, self.sums)
+
+    @functools.cached_property
+    def eliminated(self) -> Tensor:
+        """What integrating out the weights of all ids in `own` takes from the shared sums, (H0, H0 + L)."""
+        assert self.own is not None
+        return _eliminated(self.own, self.outer.shape[1], self.n_latents)
+
+    def only(self, blocks: Tensor) -> BlockStatistics:
+        """S and R of a few ids, numbered anew, with the weights of all others integrated out; exact for q(B) of these.
+
+        Args:
+            blocks: (G,) sorted, all those of `parts` among them.
+        """
+        assert self.own is not None
+        H0, own = self.outer.shape[1], self.own[blocks]
+        others = self.eliminated - _eliminated(own, H0, self.n_latents)
+        parts = tuple((torch.searchsorted(blocks, which), part) for which, part in self.parts)
+        outer = self.outer - torch.cat([others, self.outer.new_zeros(H0, self.outer.shape[2] - others.shape[1])], dim=1)
+        return replace(self, outer=outer, own=own, parts=parts, n_blocks=len(blocks))
+
+
+def _eliminated(own: Tensor, H0: int, L: int) -> Tensor:
+    """sum_p S_p'C_p^-1 [S_p, R_p], (H0, H0 + L)."""
+    R = own.shape[1]
+    C = own[:, :, :R] + torch.eye(R, dtype=own.dtype, device=own.device)
+    right = own[:, :, R : R + H0 + L]  # arms and R_p, side by side
+    solved = torch.cholesky_solve(right, torch.linalg.cholesky(C))
+    return right[:, :, :H0].flatten(0, 1).mT @ solved.flatten(0, 1)
 
 
 Sums = list[Statistics]  # one per group of latents
@@ -183,8 +218,8 @@ def weighted_block_sums(V: BlockFeatures, weight: Tensor, values: Tensor) -> Blo
 def _in_blocks(V: BlockFeatures, shared: Tensor, own: Tensor, sums: Tensor, n_latents: int) -> BlockStatistics:
     """Sums of v0 shared' and, per id that the rows hold, of u own'."""
     blocks, place = V.block.unique(return_inverse=True)
-    summed = GroupedRows(V.own, place, len(blocks)).outer(own)
-    return BlockStatistics((V.shared.T @ shared).unsqueeze(0), sums, n_latents, summed, blocks, len(V.places.own))
+    part = blocks, GroupedRows(V.own, place, len(blocks)).outer(own)
+    return BlockStatistics((V.shared.T @ shared).unsqueeze(0), sums, n_latents, None, (part,), len(V.places.own))
 
 
 def _scalar_sums(mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
