@@ -14,7 +14,7 @@ import functools
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -182,6 +182,22 @@ class LatentGroup(nn.Module):
             return condition_blocks(sums.assembled(), self.places, self.rank)
         return condition(assemble(sums, self.layout))
 
+    def given(self, V: Features, sums: Statistics) -> tuple[Tensor, Tensor]:
+        """Mean (N, L) and variance (N, 1) of f at the q(B) of sums over all rows.
+
+        In blocks, ids that neither V nor a change of the sums has are integrated out once for all batches.
+        """
+        if not isinstance(sums, BlockStatistics) or not isinstance(V, BlockFeatures) or sums.own is None:
+            q = self.condition(sums)
+            return q.mean_at(V), q.var_at(V)
+        blocks = torch.cat([V.block, *(which for which, _ in sums.parts)]).unique()
+        n_shared, n_own = V.shared.shape[1], len(blocks) * V.own.shape[1]
+        places = torch.arange(n_shared + n_own, device=blocks.device)
+        own = Places(places[:n_shared], places[n_shared:].view(len(blocks), V.own.shape[1]))
+        near = condition_blocks(sums.only(blocks).assembled(), own, len(places))
+        V = replace(V, block=torch.searchsorted(blocks, V.block), places=own)
+        return near.mean_at(V), near.var_at(V)
+
     def condition_on_pseudo(self, observed: Statistics, wanted: Statistics) -> PseudoPosterior:
         """q(B) given pseudo-observations, with the gradient of the bound with respect to their sums."""
         known = float(wanted.sums[3] / observed.sums[3])
@@ -230,6 +246,11 @@ class LatentPrior(nn.Module):
     def kernels(self) -> list[Kernel]:
         """Kernels of the groups that have one."""
         return [group.kernel for group in self.groups if group.kernel is not None]
+
+    @property
+    def n_blocks(self) -> int:
+        """Ids with blocks of features of their own, of the kernel that has most; 0 where the algebra has no blocks."""
+        return max(0 if group.blocks is None else group.blocks.n_blocks for group in self.groups)
 
     @property
     def device(self) -> torch.device:
