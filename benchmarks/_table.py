@@ -34,15 +34,17 @@ def ratio(row: dict[str, Any]) -> str:
 
 
 def gp_term_table(result: dict[str, Any]) -> str:
-    header = ["N, M, Q, L", "rows at once", "form", "gppvae", "term by autograd", "the term alone", "whole features",
-              "a, B, c float64", "a, B, c float32", "extra memory", "of a, B, c", "difference"]  # fmt: skip
+    header = ["N, M, Q, L", "rows at once", "form", "gppvae", "term by autograd", "the term alone", "a prediction",
+              "whole features", "a, B, c float64", "a, B, c float32", "extra memory", "of a, B, c",
+              "difference"]  # fmt: skip
     rows = []
     for case in result["cases"]:
         times = case["speed_up"]
-        others = [times[name] for name in ("autograd", "term by autograd", "whole features", "paper64", "paper32")]
+        names = ("autograd", "term by autograd", "prediction by autograd", "whole features", "paper64", "paper32")
+        others = [f"{times[name]:.1f}" if name in times else "not measured" for name in names]
         rows.append([
             ", ".join(f"{value:,}" for value in case["shape"].values()), f"{case['batch_size']:,}", case["form"],
-            f"{case['methods']['gppvae']['seconds'] * 1e3:.0f} ms", *(f"{value:.1f}" for value in others),
+            f"{case['methods']['gppvae']['seconds'] * 1e3:.0f} ms", *others,
             f"{case['extra_bytes']['gppvae'] / 2**20:.0f} MiB", f"{case['memory_share']:.2f}",
             f"{case['gradient_difference']['gppvae']:.0e}",
         ])  # fmt: skip

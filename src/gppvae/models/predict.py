@@ -12,7 +12,7 @@ from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import added_vectors_drawn, vector_variance
-from gppvae.prior.latent_prior import Latents
+from gppvae.prior.latents import Latents
 from gppvae.prior.posterior import LatentPosterior
 
 PREDICT_ROWS = 256

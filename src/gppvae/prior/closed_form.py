@@ -176,3 +176,27 @@ class PosteriorAtRows(torch.autograd.Function):
 def _back(V: Tensor | BlockFeatures, g: Tensor, B: Tensor) -> Tensor:
     """g B', the gradient of V B with respect to the entries that V has."""
     return V.back(g, B) if isinstance(V, BlockFeatures) else g @ B.T
+
+
+class ConditionedAtRows(torch.autograd.Function):
+    """f = V m and s = diag(V Sigma V') at the q(B) of the sums S and R, Sigma = (I + S)^-1 and m = Sigma R.
+
+    With X = V Sigma, and g, h the gradients that arrive at f (n, L) and s (n, 1):
+        dV = g m' + 2 h X,  dR = X'g,  dS = -X'(g m' + h X)
+    so that the way back needs no solve.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, V: Tensor, S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
+        L_C = torch.linalg.cholesky(S + torch.eye(len(S), dtype=S.dtype, device=S.device))
+        solved = torch.cholesky_solve(torch.cat([R, V.T], dim=1), L_C)
+        m, X = solved[:, : R.shape[1]], solved[:, R.shape[1] :].T  # (H, L), (n, H)
+        ctx.save_for_backward(m, X)
+        return V @ m, (V * X).sum(1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        (g, h), (m, X) = grads, ctx.saved_tensors
+        hX = h * X
+        half = torch.addmm(hX, g, m.T)  # g m' + h X
+        return half + hX, -(X.T @ half), X.T @ g

@@ -14,7 +14,6 @@ import functools
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -24,6 +23,7 @@ from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.base import Kernel, Leaf
 from gppvae.kernels.ids import IdLeaf
 from gppvae.prior.arrowhead import arrowhead_nll
+from gppvae.prior.at_rows import RowFeatures, joined, over_whole
 from gppvae.prior.blocks import BlockFeatures, BlockLayout, NewIds, Places, block_column
 from gppvae.prior.closed_form import (
     PosteriorAtRows,
@@ -31,6 +31,7 @@ from gppvae.prior.closed_form import (
     condition_blocks_on_pseudo,
     condition_on_pseudo,
 )
+from gppvae.prior.latents import Latents
 from gppvae.prior.layout import Layout, plan_layout
 from gppvae.prior.lowrank import assemble, gp_nll
 from gppvae.prior.posterior import (
@@ -52,42 +53,6 @@ from gppvae.prior.statistics import (
 )
 
 log = logging.getLogger("gppvae")
-
-
-@dataclass(frozen=True)
-class Latents:
-    """Posterior of the latents at rows: f ~ N(mean, var), z = f + eta, eta ~ N(0, noise); (N, L) each."""
-
-    mean: Tensor
-    var: Tensor
-    noise: Tensor
-
-    def leave_one_out(self, z: Tensor) -> Latents:
-        """Each row's latents given all rows but itself, when q(B) was conditioned on all rows, these at `z`.
-
-        With the leverage h = v'Sigma v / d:
-            mean = f - h / (1 - h) (z - f),   var = v'Sigma v / (1 - h)
-        so that var + noise = d / (1 - h). Source: docs/math.md, "Leave-out training".
-
-        Args:
-            z: (N, L), the values that q(B) was conditioned on.
-        """
-        leverage = self.var / self.noise
-        mean = self.mean - leverage / (1.0 - leverage) * (z - self.mean)
-        return Latents(mean, self.var / (1.0 - leverage), self.noise)
-
-    def expected_nll(self, mean: Tensor, var: Tensor) -> Tensor:
-        """-E log N(z; f, noise) per row for z ~ N(mean, var), (N,).
-
-            1/2 sum_l [log 2 pi d + ((mu - f)^2 + s2 + v'Sigma v) / d]
-        Summed over all rows, plus KL(q(B)), it is never below the exact GP term, and equals it for given latents at
-        the posterior q(B). Source: Hensman et al. 2013; docs/math.md, "A bound that factorises".
-
-        Args:
-            mean, var: of q(z | y), (N, L) each.
-        """
-        quad = (mean - self.mean).square() + var + self.var
-        return 0.5 * (quad / self.noise + self.noise.log() + math.log(2.0 * math.pi)).sum(1)
 
 
 class LatentGroup(nn.Module):
@@ -181,22 +146,6 @@ class LatentGroup(nn.Module):
         if isinstance(sums, BlockStatistics) and self.places is not None:
             return condition_blocks(sums.assembled(), self.places, self.rank)
         return condition(assemble(sums, self.layout))
-
-    def given(self, V: Features, sums: Statistics) -> tuple[Tensor, Tensor]:
-        """Mean (N, L) and variance (N, 1) of f at the q(B) of sums over all rows.
-
-        In blocks, ids that neither V nor a change of the sums has are integrated out once for all batches.
-        """
-        if not isinstance(sums, BlockStatistics) or not isinstance(V, BlockFeatures) or sums.own is None:
-            q = self.condition(sums)
-            return q.mean_at(V), q.var_at(V)
-        blocks = torch.cat([V.block, *(which for which, _ in sums.parts)]).unique()
-        n_shared, n_own = V.shared.shape[1], len(blocks) * V.own.shape[1]
-        places = torch.arange(n_shared + n_own, device=blocks.device)
-        own = Places(places[:n_shared], places[n_shared:].view(len(blocks), V.own.shape[1]))
-        near = condition_blocks(sums.only(blocks).assembled(), own, len(places))
-        V = replace(V, block=torch.searchsorted(blocks, V.block), places=own)
-        return near.mean_at(V), near.var_at(V)
 
     def condition_on_pseudo(self, observed: Statistics, wanted: Statistics) -> PseudoPosterior:
         """q(B) given pseudo-observations, with the gradient of the bound with respect to their sums."""
@@ -352,6 +301,26 @@ class LatentPrior(nn.Module):
         """q(B) given the latents that were summed, the encoder's uncertainty in them integrated out if it was."""
         return LatentPosterior(tuple(group.condition(sums) for group, sums in self._with(totals)))
 
+    def over_features(self, totals: Sums) -> Sums:
+        """S and R of these sums over whole features, whatever the layout in which rows are summed."""
+        found: Sums = []
+        for group, own in self._with(totals):
+            if isinstance(own, BlockStatistics):
+                found.append(own)
+                continue
+            full = assemble(own, group.layout)
+            found.append(Statistics(torch.cat([full.S, full.R], dim=1).unsqueeze(0), own.sums, own.n_latents))
+        return found
+
+    def given(self, totals: Sums) -> LatentPosterior:
+        """q(B) of S and R over whole features, as `over_features` gives them."""
+        return LatentPosterior(
+            tuple(
+                group.condition(own) if isinstance(own, BlockStatistics) else condition(over_whole(own))
+                for group, own in self._with(totals)
+            )
+        )
+
     def before_data(self) -> LatentPosterior:
         """q(B) before any data: N(0, I)."""
         parts = []
@@ -371,14 +340,13 @@ class LatentPrior(nn.Module):
         Args:
             training: whether all are training rows; see `LatentGroup.noise`.
         """
-        means, variances, noises = [], [], []
-        for group, q in zip(self.groups, weights.parts, strict=True):
-            V, size = group.features(rows), (len(rows), group.n_latents)
-            means.append(q.mean_at(V))
-            new = group.new_ids(rows)
-            variances.append((q.var_at(V) if new is None else q.var_at(V) + new.variance()).expand(size))
-            noises.append(self._noise_of(group, rows, training))
-        return Latents(_joined(means), _joined(variances), _joined(noises))
+        return self.features_at(rows, training).at(weights)
+
+    def features_at(self, rows: Rows, training: bool = True) -> RowFeatures:
+        """Features and noise of rows, for several questions about them; `training` as in `at`."""
+        noise = [group.noise(rows, training).reshape(-1, 1).expand(len(rows), 1) for group in self.groups]
+        new = [group.new_ids(rows) for group in self.groups]
+        return RowFeatures([group.features(rows) for group in self.groups], noise, self.sizes, new)
 
     def functions_at(self, rows: Rows, draws: Sequence[Tensor], of_new_ids: torch.Generator | None = None) -> Tensor:
         """f at rows for one draw of B per group, (N, L).
@@ -391,11 +359,11 @@ class LatentPrior(nn.Module):
             f = group.features(rows) @ B
             new = None if of_new_ids is None else group.new_ids(rows)
             parts.append(f if new is None or of_new_ids is None else f + new.drawn(group.n_latents, of_new_ids))
-        return _joined(parts)
+        return joined(parts)
 
     def noise_at(self, rows: Rows, training: bool = False) -> Tensor:
         """Variance of eta plus the residual variance of the rows, (N, L); `training` as in `at`."""
-        return _joined([self._noise_of(group, rows, training) for group in self.groups])
+        return joined([self._noise_of(group, rows, training) for group in self.groups])
 
     def _noise_of(self, group: LatentGroup, rows: Rows, training: bool) -> Tensor:
         return group.noise(rows, training).reshape(-1, 1).expand(len(rows), group.n_latents)
@@ -453,7 +421,7 @@ class LatentPrior(nn.Module):
             f, s = PosteriorAtRows.apply(x, own, own_noise, q, n, blocks)
             means.append(f)
             variances.append(s.expand_as(f))
-        return _joined(means), _joined(variances)
+        return joined(means), joined(variances)
 
 
 def _tell_new_ids(leaf: IdLeaf, n_ids: int) -> None:
@@ -463,7 +431,3 @@ def _tell_new_ids(leaf: IdLeaf, n_ids: int) -> None:
             "%d ids of column %r were not in the training set: what %s says of them is its prior",
             new, leaf.column, leaf.text(),
         )  # fmt: skip
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
