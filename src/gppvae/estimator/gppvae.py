@@ -17,7 +17,7 @@ from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows, Table
 from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
-from gppvae.estimator.cost import tell_cost
+from gppvae.estimator.cost import tell_carried, tell_cost
 from gppvae.estimator.new_objects import add_objects
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
@@ -140,6 +140,7 @@ class GPPVAE(Estimator):
             validate = validator(model, *held_out, self.batch_size, self._torch_device())
         folder = None if out is None else RunFolder(out)
         trainer = self._train(model, phases, data, rows, folder, validate, progress, checkpoint_seconds)
+        tell_carried(prior)
         self.calibration_: Calibration | None = None
         assert trainer.weights is not None, "check_phases saw a phase that conditions q(B)"
         self.model_, self.posterior_ = model, trainer.weights

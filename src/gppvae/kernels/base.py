@@ -26,6 +26,8 @@ from gppvae.kernels.arguments import read_arguments, shown, write_call
 MAX_DENSE_ROWS = 4096
 MAX_PARTS = 100  # leaves and scales in one expression; also keeps recursion over the expression shallow
 MAX_TERMS = 256  # products of leaves after multiplying out
+FEW_FEATURES = 64  # of a leaf, which cost next to nothing
+AUTO_FEATURES = 1024  # of a term, before a leaf that chooses how many it has must do with few
 AMPLITUDES = (1e-12, 1e12)  # beyond these, sums of squared features lose all digits of float64
 
 
@@ -78,7 +80,8 @@ class Kernel(nn.Module, ABC):
     def bind(self, table: Table, generator: torch.Generator | None = None) -> None:
         """Fix levels and inducing points from the training table; create the parameters that depend on them."""
         readers: dict[str, Leaf] = {}
-        for leaf in self.leaves():
+        for leaf in sorted(self.leaves(), key=lambda leaf: leaf.chooses_rank):  # those last, when the others are known
+            leaf.most_features = self._room_for(leaf)
             other = readers.setdefault(leaf.key, leaf)
             if other.columns_read != leaf.columns_read:
                 raise ValueError(
@@ -147,6 +150,17 @@ class Kernel(nn.Module, ABC):
         parts = [part for leaf in self.leaves() if (part := leaf.neg_log_prior_leaf()) is not None]
         return functools.reduce(torch.add, parts) if parts else torch.zeros((), dtype=torch.float64)
 
+    def _room_for(self, leaf: Leaf) -> int:
+        """How many features a leaf may choose to have, by the cost of the terms that it stands in."""
+        room = AUTO_FEATURES
+        for term in self.terms():
+            if leaf in term.leaves:
+                others = [other for other in term.leaves if other is not leaf]
+                if any(other.independent for other in others):  # as many again for every id
+                    return FEW_FEATURES
+                room = min(room, AUTO_FEATURES // max(1, math.prod(max(1, other.rank) for other in others)))
+        return max(room, FEW_FEATURES)
+
     def _sum_over_terms(self, of_leaf: Mapping[Leaf, Tensor]) -> Tensor:
         """sum over terms of amplitude times the product over the term's leaves, elementwise."""
         parts = [
@@ -188,11 +202,16 @@ class Leaf(Kernel):
     Attributes:
         columns_read: names of the columns.
         complete: whether the features of training rows carry the whole variance.
+        independent: whether it only says which rows belong together, k = 1 for equal ids and 0 for others.
+        chooses_rank: whether it has as many features as the training table asks for, up to `most_features`.
         arguments: what the constructor was given, by name.
     """
 
     columns_read: tuple[str, ...] = ()
     complete: bool = True
+    independent: bool = False
+    chooses_rank: bool = False
+    most_features: int = FEW_FEATURES
     arguments: dict[str, Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Leaf:

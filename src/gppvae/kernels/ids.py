@@ -28,10 +28,8 @@ class IdLeaf(Leaf):
     Attributes:
         levels: the distinct ids of the training table, sorted; ids added after training come last.
         advice_for_new_ids: how the message about an unknown id ends.
-        independent: whether effects of different ids are independent and alike, k(p, p') = 1 if p = p' else 0.
     """
 
-    independent: bool = False
     advice_for_new_ids = "leave those rows out, or fit again with samples of them"
 
     def __init__(self, column: str) -> None:
