@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.arrays import from_input_layout, to_input_layout
+from gppvae.data.arrays import Samples, from_input_layout, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.table import Rows, Table
 from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
 from gppvae.estimator.cost import tell_cost
-from gppvae.estimator.new_objects import add_objects
+from gppvae.estimator.new_objects import add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
 from gppvae.estimator.saving import (
@@ -41,10 +41,20 @@ from gppvae.inference.phase import MAX_RATE, Budget, Phase
 from gppvae.kernels import Kernel
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.predict import decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
+from gppvae.models.laplace import laplace_posterior
+from gppvae.models.predict import (
+    decode_draws,
+    decode_mean,
+    latents_at,
+    predictive_bound,
+    refined_reconstruction,
+    row_chunks,
+)
+from gppvae.models.refine import Normal, normal_at
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.checkpoint import checked_content, under, with_prefix
+from gppvae.training.distributed import current_world
 from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
@@ -145,13 +155,16 @@ class GPPVAE(Estimator):
         self.model_, self.posterior_ = model, trainer.weights
         # Errors at held-out rows are unbiased; use them where the model can predict such rows.
         judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
-        self._learn_noise(*(validation if judge and validation else (samples, table)))
+        judged = validation if judge and validation else (samples, table)
+        self._learn_noise(*judged)
+        self.posterior_ = self._laplace(data, rows)
+        self.calibrate(*judged)
         self._keep(folder)
         return self
 
     @torch.no_grad()
     def _learn_noise(self, samples: Any, table: Any) -> None:
-        """Take the noise of new samples from the errors at these rows, and how it grows with the spread of draws."""
+        """Take the noise of new samples from the errors at these rows."""
         model, posterior = self._fitted
         if model.autoencoder.likelihood.learns_noise:
             epoch = Epoch(
@@ -159,7 +172,11 @@ class GPPVAE(Estimator):
             )
             errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
             model.autoencoder.likelihood.learn_noise(errors / counts.clamp_min(1.0))
-        self.calibrate(samples, table)
+
+    def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
+        """q(B) with the means that were trained, and variances from what the training rows say through the decoder."""
+        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device(), world=current_world())
+        return laplace_posterior(*self._fitted, epoch)
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
         """Measure how large errors are where draws spread little or much; `include_noise` then says so.
@@ -193,6 +210,22 @@ class GPPVAE(Estimator):
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
         return add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
+
+    @readable_algebra()
+    def update(self, samples: Any, table: Any, steps: int = 5) -> None:
+        """Take in further samples of known ids, at any rows, without training.
+
+        The weights q(B) and the vectors of the ids in the table are conditioned on the samples through the decoder;
+        networks, kernel and noise stay. Samples of ids that are new go to add_objects(). Give each sample once.
+
+        Args:
+            samples: not seen before.  table: their rows.
+            steps: Gauss-Newton steps through the decoder.
+        """
+        whole("steps", steps, 1)
+        data = self._samples(samples)
+        self._autoencoder.likelihood.check(*data.check(), data.integers)
+        self.posterior_ = update(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
 
     def _unit(self) -> np.ndarray:
         """Size of a value that counts as one, broadcastable to a sample."""
@@ -367,6 +400,34 @@ class GPPVAE(Estimator):
                 z = latents_at(model, weights, chunk)
                 arrays.put(mean=z.mean, var=z.var + z.noise)
         return arrays["mean"], arrays["var"]
+
+    @torch.no_grad()
+    @readable_algebra()
+    def reconstruct(self, samples: Any, table: Any = None, out: Folder = None) -> np.ndarray:
+        """Samples as the decoder makes them from the latents that explain them best, in the shape that they came in.
+
+        Latents start from the encoder's mean, and from the prediction where a table is given, and are refined by a few
+        Gauss-Newton steps through the decoder. A sample is never explained worse than by its start.
+
+        Args:
+            table: rows of the samples; without it latents are expected where those of the training rows are.
+            out: folder to write them into as mean.npy; they come back as a memory map.
+        """
+        model, weights = self._fitted
+        data = self._samples(samples)
+        data.check()
+        rows = Rows({}, len(data))
+        if table is not None:
+            same_length(data, Table(table))
+            rows = model.prior.code(Table(table))
+        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device())
+        typical = model.prior.typical_mean, model.prior.typical_cov
+        with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, data.layout_in)) as arrays:
+            for batch in epoch:
+                anywhere = Normal(*(part.expand(len(batch), *part.shape) for part in typical))
+                before = anywhere if table is None else normal_at(model, weights, batch.rows)
+                arrays.put(mean=to_input_layout(refined_reconstruction(model, batch, before), data.layout_in))
+        return arrays["mean"]
 
     @torch.no_grad()
     @readable_algebra()

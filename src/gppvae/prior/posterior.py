@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,10 @@ class WeightPosterior(abc.ABC):
     @abc.abstractmethod
     def var_at(self, V: Tensor) -> Tensor:
         """Var f at feature rows, (N, L) or (N, 1) when it is the same for all latent dimensions."""
+
+    def covariance_at(self, V: Tensor) -> Tensor:
+        """Covariance of f between latent dimensions at each feature row, (N, L, L); diagonal unless said otherwise."""
+        return torch.diag_embed(self.var_at(V).expand(len(V), self.mean.shape[1]))
 
     @abc.abstractmethod
     def times_root(self, eps: Tensor) -> Tensor:
@@ -90,6 +95,50 @@ class DiagonalCovariance(WeightPosterior):
         return {"mean": self.mean, "std": self.std}
 
 
+@dataclass(frozen=True)
+class RotatedCovariance(WeightPosterior):
+    """Independent along L orthogonal directions u_k of the latents: B = m + sum_k Sigma_k^(1/2) eps_k u_k'.
+
+    Directions next to each other in order may share a Sigma: direction k has root number k R // L.
+
+    Attributes:
+        mean: (H, L).  basis: U, directions as columns, (L, L).  roots: of Sigma, (R, H, H).  logdets: log |Sigma|, (R,).
+    """
+
+    mean: Tensor
+    basis: Tensor
+    roots: Tensor
+    logdets: Tensor
+
+    @property
+    def shared(self) -> Tensor:
+        """Which Sigma each direction has, (L,)."""
+        L, R = self.mean.shape[1], len(self.roots)
+        return torch.arange(L, device=self.mean.device) * R // L
+
+    def var_along(self, V: Tensor) -> Tensor:
+        """Var of f along each direction at feature rows, (N, L). Cost O(N R H^2)."""
+        each = torch.stack([(V @ root).square().sum(1) for root in self.roots], dim=1)
+        return each[:, self.shared]
+
+    def var_at(self, V: Tensor) -> Tensor:
+        return self.var_along(V) @ self.basis.square().T
+
+    def covariance_at(self, V: Tensor) -> Tensor:
+        return (self.basis * self.var_along(V).unsqueeze(1)) @ self.basis.T
+
+    def times_root(self, eps: Tensor) -> Tensor:
+        along = torch.stack([self.roots[k] @ eps[:, n] for n, k in enumerate(self.shared.tolist())], dim=1)
+        return along @ self.basis.T
+
+    def kl(self) -> Tensor:
+        traces = self.roots.square().sum((1, 2)) - self.mean.shape[0] - self.logdets
+        return 0.5 * (self.mean.square().sum() + traces[self.shared].sum())
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "basis": self.basis, "roots": self.roots, "logdets": self.logdets}
+
+
 def condition(full: Assembled) -> SharedCovariance:
     """Posterior of B given the latents that were summed: m = C^-1 R, Sigma = C^-1.
 
@@ -118,6 +167,11 @@ class LatentPosterior:
 
     parts: tuple[WeightPosterior, ...]
 
+    @property
+    def means(self) -> list[Tensor]:
+        """Mean of B per group, (H_g, L_g) each."""
+        return [part.mean for part in self.parts]
+
     def kl(self) -> Tensor:
         """KL(q(B) || N(0, I)), summed over groups."""
         return functools.reduce(torch.add, [part.kl() for part in self.parts])
@@ -135,10 +189,16 @@ class LatentPosterior:
         if len(self.parts) != len(sizes):
             raise ValueError(f"q(B) must have {len(sizes)} groups, got {len(self.parts)}")
         for part, (H, L) in zip(self.parts, sizes, strict=True):
+            R = len(part.roots) if isinstance(part, RotatedCovariance) else 0
             shapes = {"mean": (H, L), "std": (H, L), "root": (H, H), "logdet": ()}
+            shapes |= {"basis": (L, L), "roots": (R, H, H), "logdets": (R,)}
             for name, value in part.tensors().items():
                 if tuple(value.shape) != shapes[name] or value.dtype != torch.float64 or not value.isfinite().all():
                     raise ValueError(f"{name} of q(B) must be finite and of shape {shapes[name]}")
+                if name == "basis" and not torch.allclose(value @ value.T, torch.eye(L).to(value), atol=1e-6):
+                    raise ValueError("the directions of q(B) must be orthogonal and of length one")
+                if name == "roots" and not 1 <= R <= L:
+                    raise ValueError(f"q(B) of {L} latents must have 1 to {L} covariances, got {R}")
                 if name == "std" and (value < 0).any():
                     raise ValueError("a standard deviation of q(B) must not be negative")
 
@@ -153,5 +213,11 @@ class LatentPosterior:
         for name, value in tensors.items():
             number, _, key = name.partition(".")
             found.setdefault(int(number), {})[key] = value
-        kinds = [DiagonalCovariance if "std" in found[number] else SharedCovariance for number in sorted(found)]
-        return cls(tuple(kind(**found[number]) for kind, number in zip(kinds, sorted(found), strict=True)))
+        return cls(tuple(_kind(found[number])(**found[number]) for number in sorted(found)))
+
+
+def _kind(tensors: dict[str, Tensor]) -> Callable[..., WeightPosterior]:
+    """The form of covariance that has these tensors."""
+    if "std" in tensors:
+        return DiagonalCovariance
+    return RotatedCovariance if "basis" in tensors else SharedCovariance
