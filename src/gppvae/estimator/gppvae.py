@@ -58,7 +58,7 @@ from gppvae.training.distributed import current_world
 from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
-CALIBRATION_ROWS = 256
+CALIBRATION_ROWS = 512
 ALPHAS = (1e-12, 1e6)
 KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
@@ -182,7 +182,7 @@ class GPPVAE(Estimator):
         """Measure how large errors are where draws spread little or much; `include_noise` then says so.
 
         Give rows that were not trained on, like those to be predicted: errors at training rows are smaller.
-        At most 256 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
+        At most 512 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
         """
         if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
             return
