@@ -114,7 +114,7 @@ def test_every_channel_is_covered_as_it_says(shape: tuple[int, ...], tails: floa
         spread = np.exp(rng.uniform(-3.0, 0.0, size=(n, *shape)))
         return size * np.sqrt(spread**2 + 0.1) * rng.standard_t(tails, size=(n, *shape)), spread
 
-    (error, spread), (fresh, fresh_spread) = rows(1000), rows(2000)
+    (error, spread), (fresh, fresh_spread) = rows(4000), rows(4000)
     zero = np.zeros_like(error)
     found = calibrate(torch.from_numpy(error), None, Prediction(zero, spread))
     distance = np.abs(fresh) / found.total_std(fresh_spread)
