@@ -69,14 +69,14 @@ def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) 
     total = 0.0
     for batch in epoch:
         fit = RowFit(model, batch, normal_at(model, weights, batch.rows))
-        candidates = [(fit.posterior(), True), (fit.before, False), (fit.encoded, False)]
-        chosen, value = None, None
-        for q, narrow in candidates:
-            tried, counted = (fit.bound(q, derive_seed(batch.seed, part), narrow) for part in (1, 2))
-            better = torch.ones_like(tried, dtype=torch.bool) if chosen is None else (tried > chosen) | chosen.isnan()
-            chosen = tried if chosen is None else torch.where(better, tried, chosen)
-            value = counted if value is None else torch.where(better, counted, value)
-        assert value is not None
+        of_choice, of_value = (derive_seed(batch.seed, part) for part in (1, 2))
+        q = fit.posterior()
+        chosen, value = fit.bound(q, of_choice, narrow=True)[0], fit.bound(q, of_value, narrow=True)[0]
+        for q in (fit.before, fit.encoded):
+            tried, error = fit.bound(q, of_choice)
+            better = (tried - 3.0 * error > chosen) | chosen.isnan()  # not by the luck of the draws
+            chosen = torch.where(better, tried, chosen)
+            value = torch.where(better, fit.bound(q, of_value)[0], value)
         total += float(value.sum())
     return total / epoch.n_rows
 

@@ -87,7 +87,7 @@ class SiteSums:
     def _wide(self, number: int) -> tuple[Tensor, Tensor]:
         group, squares = self.prior.groups[number], self._squares[number]
         Q, M, _ = squares.shape
-        return group.layout.widen(squares.reshape(Q, M, -1, M), self._talls[number])
+        return group.layout.widen(squares.reshape(Q, M, n_covariances(group), M), self._talls[number])
 
 
 @torch.no_grad()
