@@ -131,10 +131,10 @@ def test_reconstructions_are_no_worse_than_encoding_and_predicting(model: GPPVAE
     rows = {"time": TIME[TRAIN]}
     with torch.no_grad():
         encoded = model.model_.autoencoder.reconstruct(torch.from_numpy(Y[TRAIN])).numpy()
-    for found in (model.reconstruct(Y[TRAIN]), model.reconstruct(Y[TRAIN], rows)):
+    for found in (model.reconstruct(Y[TRAIN]), model.reconstruct(Y[TRAIN], table=rows)):
         assert mse(found) <= min(mse(encoded), mse(model.predict(rows).mean)) + 1e-6
     with pytest.raises(ValueError, match="one table row per sample"):
-        model.reconstruct(Y[TRAIN], {"time": TIME[:3]})
+        model.reconstruct(Y[TRAIN], table={"time": TIME[:3]})
 
 
 def test_further_samples_are_taken_in_as_by_dense_conditioning(model: GPPVAE, tmp_path: Path) -> None:
@@ -150,7 +150,6 @@ def test_further_samples_are_taken_in_as_by_dense_conditioning(model: GPPVAE, tm
     error = Y[TEST] - so_far.b - mean[:n] @ so_far.W.T
     want_mean = (mean.ravel() + gain @ error.ravel()).reshape(-1, L)[n:]
     want_var = np.diag(so_far.all - gain @ C.T).reshape(-1, L)[n:] + so_far.alpha
-    model.calibration_ = None  # noise as given
     model.update(Y[TEST], {"time": TIME[TEST]})
     found_mean, found_var = model.predict_latent({"time": asked})
     np.testing.assert_allclose(found_mean, want_mean, rtol=1e-3, atol=1e-4)

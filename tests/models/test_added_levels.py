@@ -9,7 +9,7 @@ import torch
 from gppvae.data.table import Table
 from gppvae.kernels import FreeForm, Kernel, Learned, Periodic
 from gppvae.kernels.parse import parse_kernel
-from gppvae.models.objects import vectors_drawn, learned_by_column
+from gppvae.models.objects import learned_by_column, vectors_drawn
 
 TRAINING = Table({"person": list("abc") * 2, "place": list("uuvvww"), "pose": [0, 1] * 3, "angle": [0.0, 90.0] * 3})
 

@@ -91,9 +91,7 @@ def test_values_that_were_not_observed_say_nothing() -> None:
     model, epoch = setting([(RBF("time", lengthscale=SCALE), L)], y, table)
     weights = laplace_posterior(model, any_weights(model), epoch)
     new = np.array([0.5, 1.0, 3.5, 4.0])
-    alone, alone_epoch = setting(
-        [(RBF("time", lengthscale=SCALE), L)], y[early], {"time": table["time"][early]}
-    )
+    alone, alone_epoch = setting([(RBF("time", lengthscale=SCALE), L)], y[early], {"time": table["time"][early]})
     want = asked(alone, laplace_posterior(alone, any_weights(alone), alone_epoch), new)
     np.testing.assert_allclose(asked(model, weights, new), want, rtol=1e-3)
 

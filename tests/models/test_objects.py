@@ -10,7 +10,7 @@ from gppvae.data.table import Table
 from gppvae.kernels import FreeForm, Kernel, Learned, Linear, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import vectors_drawn, latents_by_vector, learned_by_column, vector_variance
+from gppvae.models.objects import latents_by_vector, learned_by_column, vector_variance, vectors_drawn
 from gppvae.models.predict import latents_at
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder

@@ -167,6 +167,7 @@ def test_with_a_linear_decoder_the_bound_is_the_log_density() -> None:
     setting.model.autoencoder.encoder.float()
     np.testing.assert_allclose(predictive_bound(setting.model, setting.weights(), epoch), want / 9, rtol=1e-5)
 
+
 def test_encoder_variance_stays_finite() -> None:
     class Extreme(nn.Module):
         def forward(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -44,14 +44,22 @@ def moments(draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool) -> tupl
 
 
 def mean_and_std(
-    draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool, measured: Calibration | None, unit: np.ndarray
+    draws: Iterable[tuple[Tensor, Tensor]],
+    include_noise: bool,
+    measured: Calibration | None,
+    unit: np.ndarray,
+    carried: tuple[Tensor, Tensor] | None = None,
 ) -> dict[str, np.ndarray]:
     """Moments over draws by name; noise comes from measured errors where there are any, else from the likelihood.
 
     Args:
         unit: of the values, in which the errors were measured; broadcastable to a sample.
+        carried: what is added to the mean, and the variance of that in units, (N,).
     """
     mean, var = moments(draws, include_noise and measured is None)
+    if carried is not None:
+        more = carried[1].reshape(-1, *(1 for _ in var.shape[1:])).to(var) * torch.from_numpy(unit).to(var) ** 2
+        mean, var = mean + carried[0].to(mean), var + more
     std = var.sqrt().cpu().numpy()
     total = measured.total_std(std / unit) * unit if include_noise and measured is not None else std
     return {"mean": mean.cpu().numpy(), "std": total}

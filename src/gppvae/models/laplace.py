@@ -88,8 +88,12 @@ def without_unexplained(prior: LatentPrior, curvature: Tensor) -> Tensor:
 
 def principal_axes(prior: LatentPrior, curvature: Tensor) -> list[Tensor]:
     """Eigenvectors of each group's block of an average curvature (L, L), least precise first."""
-    blocks = [slice(end - size, end) for size, end in zip(prior.sizes, torch.tensor(prior.sizes).cumsum(0).tolist())]
-    return [torch.linalg.eigh(curvature[block, block])[1] for block in blocks]
+    found, start = [], 0
+    for size in prior.sizes:
+        block = slice(start, start + size)
+        found.append(torch.linalg.eigh(curvature[block, block])[1])
+        start += size
+    return found
 
 
 def site_precisions(model: GPPriorVAE, bases: list[Tensor], batch: Batch, curvature: Tensor) -> list[Sites]:

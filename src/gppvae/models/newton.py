@@ -15,7 +15,7 @@ START = 1e-3
 
 @dataclass(frozen=True)
 class Quadratic:
-    """A loss around points, problem by problem: value (P,), gradient (P, J) and positive definite curvature (P, J, J)."""
+    """A loss around points, problem by problem: value (P,), gradient (P, J), positive definite curvature (P, J, J)."""
 
     loss: Tensor
     gradient: Tensor

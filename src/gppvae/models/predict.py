@@ -72,11 +72,11 @@ def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) 
         of_choice, of_value = (derive_seed(batch.seed, part) for part in (1, 2))
         q = fit.posterior()
         chosen, value = fit.bound(q, of_choice, narrow=True)[0], fit.bound(q, of_value, narrow=True)[0]
-        for q in (fit.before, fit.encoded):
-            tried, error = fit.bound(q, of_choice)
+        for q, narrow in ((fit.before, False), (fit.encoded, True)):
+            tried, error = fit.bound(q, of_choice, narrow)
             better = (tried - 3.0 * error > chosen) | chosen.isnan()  # not by the luck of the draws
             chosen = torch.where(better, tried, chosen)
-            value = torch.where(better, fit.bound(q, of_value)[0], value)
+            value = torch.where(better, fit.bound(q, of_value, narrow)[0], value)
         total += float(value.sum())
     return total / epoch.n_rows
 

@@ -140,5 +140,3 @@ class RowFit:
         """-log p(y | z) with every term of the likelihood, (B,)."""
         autoencoder = self.autoencoder
         return self.to_gp(autoencoder.likelihood.nll(self.batch.y, autoencoder.decode(z), self.batch.mask))
-
-

@@ -102,7 +102,8 @@ class RotatedCovariance(WeightPosterior):
     Directions next to each other in order may share a Sigma: direction k has root number k R // L.
 
     Attributes:
-        mean: (H, L).  basis: U, directions as columns, (L, L).  roots: of Sigma, (R, H, H).  logdets: log |Sigma|, (R,).
+        mean: (H, L).  basis: U, directions as columns, (L, L).
+        roots: of Sigma, (R, H, H).  logdets: log |Sigma|, (R,).
     """
 
     mean: Tensor

@@ -1,7 +1,7 @@
 """q(B) from sites: row n observes its latents through the decoder, with a precision of its own.
 
-Along the directions u_k of a basis of the latents, row n observes u_k'z_n with precision lambda_nk. The latent noise d_n
-(alpha and the residual) lies between z and f, so f is observed with lambda / (1 + d lambda), and
+Along the directions u_k of a basis of the latents, row n observes u_k'z_n with precision lambda_nk. The latent noise
+d_n (alpha and the residual) lies between z and f, so f is observed with lambda / (1 + d lambda), and
 
     Sigma_k = (I + sum_n lambda_nk / (1 + d_n lambda_nk) v_n v_n')^-1
 
@@ -108,7 +108,9 @@ def from_precisions(mean: Tensor, basis: Tensor, precisions: Tensor) -> RotatedC
     L_P = torch.linalg.cholesky(precisions)
     eye = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
     roots = torch.linalg.solve_triangular(L_P.transpose(1, 2), eye.expand_as(L_P), upper=True)
-    return RotatedCovariance(mean, basis.contiguous(), roots.contiguous(), -2.0 * L_P.diagonal(dim1=1, dim2=2).log().sum(1))
+    return RotatedCovariance(
+        mean, basis.contiguous(), roots.contiguous(), -2.0 * L_P.diagonal(dim1=1, dim2=2).log().sum(1)
+    )
 
 
 def precisions_of(part: WeightPosterior) -> Tensor:
