@@ -51,6 +51,18 @@ def test_every_inference_answers_and_survives_its_file(
     assert np.isfinite(again.predict(table, n_samples=2, include_noise=True).std).all()
 
 
+def test_further_samples_of_known_subjects_update_the_model() -> None:
+    model = fitted("global")
+    samples, table = data()
+    first = {"id": [0] * VISITS, "age": table["age"][:VISITS]}
+    error = np.square(model.predict(first).mean - samples[:VISITS] - 0.5).mean()
+    for _ in range(3):
+        model.update(samples[:VISITS] + 0.5, first)
+    assert np.square(model.predict(first).mean - samples[:VISITS] - 0.5).mean() < error
+    with pytest.raises(ValueError, match="column 'id' must hold ids known from training"):
+        model.update(samples[:1], {"id": ["new"], "age": [22.0]})
+
+
 def test_the_cost_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="gppvae"):
         fitted("global")

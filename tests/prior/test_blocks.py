@@ -16,7 +16,8 @@ from gppvae.kernels import RBF, Categorical, Constant, Kernel, Learned, Linear, 
 from gppvae.prior.at_rows import blocks_given
 from gppvae.prior.blocks import BlockFeatures, block_column
 from gppvae.prior.latent_prior import LatentPrior
-from gppvae.prior.posterior import BlockCovariance, LatentPosterior
+from gppvae.prior.posterior import BlockCovariance, DiagonalCovariance, LatentPosterior, RotatedBlocks
+from gppvae.prior.sites import Sites, SiteSums, precisions_of, solved, with_sites
 from gppvae.prior.statistics import StatisticsSum
 
 N, P, L, ALPHA = 40, 7, 2, 0.3
@@ -294,3 +295,50 @@ def largest(n_ids: int) -> int:
 
 def test_memory_is_linear_in_the_ids() -> None:
     assert largest(400) < 2.1 * largest(200)
+
+
+# -- what rows say through the decoder
+
+
+def test_sites_give_the_dense_covariances() -> None:
+    """Precisions of rows along directions of the latents, two for three latents: sum_n lambda v v' in loops."""
+    prior = LatentPrior([(CASES["two id columns"][0](), 3)], ALPHA)
+    group = prior.groups[0]
+    group.least_in_blocks = 0
+    table = columns()
+    prior.bind(Table(table))
+    rows = prior.code(Table(table))
+    rng = np.random.default_rng(3)
+    precision, pull = (torch.from_numpy(rng.uniform(0.1, 2.0, (N, 3))) for _ in range(2))
+    basis = torch.linalg.qr(torch.from_numpy(rng.normal(size=(3, 3))))[0]
+    sums = SiteSums(prior, [basis])
+    for index in torch.arange(N).split(11):
+        sums.add(rows[index], [Sites(precision[index], pull[index])])
+    with torch.no_grad():
+        V = group.kernel.features(rows) if group.kernel is not None else torch.zeros(0)
+        mean = torch.from_numpy(rng.normal(size=(group.rank, 3)))
+        q = with_sites(LatentPosterior((DiagonalCovariance(mean, mean.abs()),)), sums).parts[0]
+        assert isinstance(q, RotatedBlocks) and q.n_covariances == 3
+        Sigma = []
+        for direction in range(3):
+            C = torch.eye(group.rank, dtype=torch.float64)
+            for v, weight in zip(V, precision[:, direction], strict=True):
+                C += weight * torch.outer(v, v)
+            Sigma.append(torch.linalg.inv(C))
+        want = torch.einsum("lk,mk,kn->nlm", basis, basis, torch.stack([(V @ S * V).sum(1) for S in Sigma]))
+        features = group.features(rows)
+        torch.testing.assert_close(q.covariance_at(features), want, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(q.var_at(features), want.diagonal(dim1=1, dim2=2), rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(sums.pulls()[0], V.T @ pull)
+        kl = sum(oracles.gaussian_kl(m.numpy(), S.numpy()) for m, S in zip((mean @ basis).T, Sigma, strict=True))
+        np.testing.assert_allclose(q.kl().item(), kl, rtol=1e-9)
+        x = torch.from_numpy(rng.normal(size=group.rank))
+        for P_k, S in zip(precisions_of(q), Sigma, strict=True):
+            torch.testing.assert_close(P_k @ (S @ x), x)
+            torch.testing.assert_close(solved(P_k, x), S @ x)
+        again = LatentPosterior.from_tensors(LatentPosterior((q,)).tensors())
+        again.check([(group.rank, 3, group.places)])
+        eps = torch.randn(group.rank, 3, dtype=torch.float64)
+        assert torch.equal(again.parts[0].times_root(eps), q.times_root(eps))
+        root = torch.cat([q.times_each_root(1, e.unsqueeze(1)) for e in torch.eye(group.rank).double()], dim=1)
+        torch.testing.assert_close(root @ root.T, Sigma[1])

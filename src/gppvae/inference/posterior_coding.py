@@ -34,6 +34,7 @@ class PosteriorCoding(Inference):
     """
 
     name = "posterior"
+    identifies_noise = False
 
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__(model)

@@ -103,8 +103,9 @@ class Learned(IdLeaf):
 
         k(p, p') = x_p' x_p',   x_p ~ N(0, I_M)
 
-    The vectors are point estimates under their prior. With `normalize` they have length one, as in the paper's own
-    code, and the prior does not apply. Source: Casale et al. 2018, Sec. 3.1.
+    While training the vectors are point estimates under their prior; at the end of a fit they get covariances. With
+    `normalize` they have length one, as in the paper's own code, the prior does not apply, and they stay points.
+    Source: Casale et al. 2018, Sec. 3.1.
 
     Args:
         column: p, the ids.
@@ -122,6 +123,9 @@ class Learned(IdLeaf):
         # Roots of the posterior covariances of vectors added after training, (P_new, M, J).
         self.added_root: Tensor
         self.register_buffer("added_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
+        # The same of the trained vectors, (P, M, J); empty while they are points.
+        self.trained_root: Tensor
+        self.register_buffer("trained_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
         self._instead: Tensor | None = None  # what `using` puts in the place of x
 
     @property
@@ -133,6 +137,7 @@ class Learned(IdLeaf):
         x[:, 0] = 1.0  # ids start alike and part later, once the other factors have been learned
         self.x = nn.Parameter(x)
         self.added_root = torch.zeros(0, self.dim, self.dim, dtype=torch.float64)
+        self.trained_root = torch.zeros(0, self.dim, self.dim, dtype=torch.float64)
 
     def check_saved(self, n_levels: int, tensors: dict[str, Tensor]) -> None:
         x, root = tensors["x"], tensors["added_root"]
@@ -140,10 +145,16 @@ class Learned(IdLeaf):
             raise ValueError(f"{self.text()} must have {n_levels} vectors, got {tuple(x.shape)}")
         if not len(root) < n_levels or (len(root) and root.shape[2] < self.dim):
             raise ValueError(f"{self.text()} must have roots of added vectors, got {tuple(root.shape)}")
+        trained = tensors["trained_root"]
+        fits = trained.ndim == 3 and trained.shape[1] == self.dim and trained.shape[2] >= self.dim
+        if not fits or len(trained) not in (0, n_levels - len(root)):
+            raise ValueError(f"{self.text()} must have roots of trained vectors, got {tuple(trained.shape)}")
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
-        super().restore(extra, tensors | {"added_root": self.added_root})
-        self.added_root = torch.zeros_like(tensors["added_root"], dtype=torch.float64)
+        roots = {name: tensors[name] for name in ("added_root", "trained_root")}
+        super().restore(extra, tensors | {name: getattr(self, name) for name in roots})
+        for name, root in roots.items():
+            setattr(self, name, torch.zeros_like(root, dtype=torch.float64))
 
     def vectors(self) -> Tensor:
         """X, (P, M), in the order of `levels`; ids added after training come last."""
@@ -162,6 +173,11 @@ class Learned(IdLeaf):
             yield
         finally:
             self._instead = before
+
+    @property
+    def n_trained(self) -> int:
+        """How many of the levels are those of training; they come first."""
+        return len(self.levels) - self.n_added
 
     @property
     def n_added(self) -> int:

@@ -39,6 +39,10 @@ class Arrowhead:
     def plus_identity(self, value: float = 1.0) -> Arrowhead:
         return Arrowhead(self.shared + value * _eye(self.shared), self.arms, self.own + value * _eye(self.own))
 
+    def times_tall(self, x: Tall) -> Tall:
+        """This matrix times x, where it is zero beside its blocks."""
+        return self.shared @ x[0] + _sum_over_ids(self.arms, x[1]), self.arms @ x[0] + self.own @ x[1]
+
     def trace(self) -> Tensor:
         return self.shared.diagonal().sum() + self.own.diagonal(dim1=1, dim2=2).sum()
 
@@ -56,7 +60,9 @@ class Arrowhead:
         """Cost O(P R^2 (R + H0) + P R H0^2 + H0^3)."""
         L_p = torch.linalg.cholesky(self.own)
         A = torch.cholesky_solve(self.arms, L_p)
-        return Factor(L_p, A, torch.linalg.cholesky(self.shared - _sum_over_ids(self.arms, A)))
+        L_0 = torch.linalg.cholesky(self.shared - _sum_over_ids(self.arms, A))
+        # In the order in memory that a file gives back, so that a loaded model rounds alike.
+        return Factor(L_p.contiguous(), A.contiguous(), L_0.contiguous())
 
 
 @dataclass(frozen=True)

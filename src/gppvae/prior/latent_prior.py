@@ -178,6 +178,11 @@ class LatentPrior(nn.Module):
         super().__init__()
         self.members = nn.ModuleList([LatentGroup(kernel, n, alpha) for kernel, n in groups])
         self.sizes = [n for _, n in groups]
+        # Mean and covariance of z over the training rows, measured at the end of a fit; the VAE's prior before.
+        self.typical_mean: Tensor
+        self.typical_cov: Tensor
+        self.register_buffer("typical_mean", torch.zeros(sum(self.sizes), dtype=torch.float64))
+        self.register_buffer("typical_cov", torch.eye(sum(self.sizes), dtype=torch.float64))
 
     # -- what it is
 

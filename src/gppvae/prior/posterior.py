@@ -30,6 +30,10 @@ class WeightPosterior(abc.ABC):
     def var_at(self, V: Features) -> Tensor:
         """Var f at feature rows, (N, L) or (N, 1) when it is the same for all latent dimensions."""
 
+    def covariance_at(self, V: Features) -> Tensor:
+        """Covariance of f between latent dimensions at each feature row, (N, L, L); diagonal unless said otherwise."""
+        return torch.diag_embed(self.var_at(V).expand(len(V), self.mean.shape[1]))
+
     @abc.abstractmethod
     def times_root(self, eps: Tensor) -> Tensor:
         """Sigma^(1/2) eps per latent dimension, (H, L)."""
@@ -151,6 +155,137 @@ def condition_blocks(full: ArrowheadSums, places: Places, rank: int) -> BlockCov
     return BlockCovariance(mean, C, C if full.T is None else S.plus(full.T, 1.0 / L).factor(), places)
 
 
+class Rotated(WeightPosterior):
+    """Independent along L orthogonal directions u_k of the latents: B = m + sum_k Sigma_k^(1/2) eps_k u_k'.
+
+    Directions next to each other in order may share a Sigma: with K of them, direction k has number k K // L.
+
+    Attributes:
+        basis: U, directions as columns, (L, L).
+    """
+
+    basis: Tensor
+
+    @property
+    @abc.abstractmethod
+    def n_covariances(self) -> int:
+        """K."""
+
+    @abc.abstractmethod
+    def each_var_at(self, V: Features) -> Tensor:
+        """v'Sigma_k v at feature rows, (N, K)."""
+
+    @abc.abstractmethod
+    def times_each_root(self, number: int, eps: Tensor) -> Tensor:
+        """Sigma_k^(1/2) eps, (H, n)."""
+
+    @abc.abstractmethod
+    def each_kl(self) -> Tensor:
+        """tr Sigma_k - H - log |Sigma_k|, (K,)."""
+
+    @property
+    def shared(self) -> Tensor:
+        """Which Sigma each direction has, (L,)."""
+        L = self.mean.shape[1]
+        return torch.arange(L, device=self.mean.device) * self.n_covariances // L
+
+    def var_along(self, V: Features) -> Tensor:
+        """Var of f along each direction at feature rows, (N, L)."""
+        return self.each_var_at(V)[:, self.shared]
+
+    def var_at(self, V: Features) -> Tensor:
+        return self.var_along(V) @ self.basis.square().T
+
+    def covariance_at(self, V: Features) -> Tensor:
+        return (self.basis * self.var_along(V).unsqueeze(1)) @ self.basis.T
+
+    def times_root(self, eps: Tensor) -> Tensor:
+        numbers = enumerate(self.shared.tolist())
+        along = torch.cat([self.times_each_root(k, eps[:, n : n + 1]) for n, k in numbers], dim=1)
+        return along @ self.basis.T
+
+    def kl(self) -> Tensor:
+        return 0.5 * (self.mean.square().sum() + self.each_kl()[self.shared].sum())
+
+
+@dataclass(frozen=True)
+class RotatedCovariance(Rotated):
+    """Dense roots of the covariances.
+
+    Attributes:
+        mean: (H, L).  basis: (L, L).  roots: of Sigma, (K, H, H).  logdets: log |Sigma|, (K,).
+    """
+
+    mean: Tensor
+    basis: Tensor
+    roots: Tensor
+    logdets: Tensor
+
+    @property
+    def n_covariances(self) -> int:
+        return len(self.roots)
+
+    def each_var_at(self, V: Features) -> Tensor:
+        return torch.stack([(V @ root).square().sum(1) for root in self.roots], dim=1)
+
+    def times_each_root(self, number: int, eps: Tensor) -> Tensor:
+        return self.roots[number] @ eps
+
+    def each_kl(self) -> Tensor:
+        return self.roots.square().sum((1, 2)) - self.mean.shape[0] - self.logdets
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "basis": self.basis, "roots": self.roots, "logdets": self.logdets}
+
+
+@dataclass(frozen=True)
+class RotatedBlocks(Rotated):
+    """Sigma_k = C_k^-1 with C_k arrowheads over the ids of a column.
+
+    Attributes:
+        mean: (H, L).  basis: (L, L).  factors: of C_k, K of them.  places: of the weights.
+    """
+
+    mean: Tensor
+    basis: Tensor
+    factors: tuple[Factor, ...]
+    places: Places
+
+    @property
+    def n_covariances(self) -> int:
+        return len(self.factors)
+
+    @functools.cached_property
+    def blocks(self) -> list[Arrowhead]:
+        """The blocks of each Sigma that rows see."""
+        return [C.inverse() for C in self.factors]
+
+    def each_var_at(self, V: Features) -> Tensor:
+        assert isinstance(V, BlockFeatures)
+        each = [(V.x * Sigma.at(V.shared, V.own, V.block)).sum(1) for Sigma in self.blocks]
+        return torch.stack(each, dim=1).clamp_min(0.0)
+
+    def times_each_root(self, number: int, eps: Tensor) -> Tensor:
+        C = self.factors[number]
+        return self.places.put(*C.solve(C.times(self.places.take(eps))), eps)
+
+    def each_kl(self) -> Tensor:
+        each = [Sigma.trace() + C.logdet() for Sigma, C in zip(self.blocks, self.factors, strict=True)]
+        return torch.stack(each) - self.places.n_weights
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {"mean": self.mean, "basis": self.basis}
+        found |= {"places_shared": self.places.shared, "places_own": self.places.own}
+        return found | {f"C_{part}": torch.stack([getattr(C, part) for C in self.factors]) for part in FACTOR_PARTS}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> RotatedBlocks:
+        """The posterior whose `tensors()` these are."""
+        factors = tuple(Factor(*parts) for parts in zip(*(tensors[f"C_{part}"] for part in FACTOR_PARTS), strict=True))
+        places = Places(tensors["places_shared"], tensors["places_own"])
+        return cls(tensors["mean"], tensors["basis"], factors, places)
+
+
 def condition(full: Assembled) -> SharedCovariance:
     """Posterior of B given the latents that were summed: m = C^-1 R, Sigma = C^-1.
 
@@ -179,6 +314,11 @@ class LatentPosterior:
 
     parts: tuple[WeightPosterior, ...]
 
+    @property
+    def means(self) -> list[Tensor]:
+        """Mean of B per group, (H_g, L_g) each."""
+        return [part.mean for part in self.parts]
+
     def kl(self) -> Tensor:
         """KL(q(B) || N(0, I)), summed over groups."""
         return functools.reduce(torch.add, [part.kl() for part in self.parts])
@@ -196,17 +336,24 @@ class LatentPosterior:
         if len(self.parts) != len(sizes):
             raise ValueError(f"q(B) must have {len(sizes)} groups, got {len(self.parts)}")
         for part, (H, L, places) in zip(self.parts, sizes, strict=True):
+            K = part.n_covariances if isinstance(part, Rotated) else 0
             shapes = {"mean": (H, L), "std": (H, L), "root": (H, H), "logdet": ()}
+            shapes |= {"basis": (L, L), "roots": (K, H, H), "logdets": (K,)}
             tensors = part.tensors()
-            if isinstance(part, BlockCovariance):
+            if isinstance(part, (BlockCovariance, RotatedBlocks)):
                 _check_places(part.places, places)
                 P, R, H0 = *part.places.own.shape, len(part.places.shared)
                 parts = {"own": (P, R, R), "arms": (P, R, H0), "shared": (H0, H0)}
-                shapes |= {f"{factor}_{name}": shape for factor in "CW" for name, shape in parts.items()}
+                several = () if isinstance(part, BlockCovariance) else (K,)
+                shapes |= {f"{factor}_{name}": (*several, *shape) for factor in "CW" for name, shape in parts.items()}
                 tensors = {name: value for name, value in tensors.items() if not name.startswith("places")}
             for name, value in tensors.items():
                 if tuple(value.shape) != shapes[name] or value.dtype != torch.float64 or not value.isfinite().all():
                     raise ValueError(f"{name} of q(B) must be finite and of shape {shapes[name]}")
+                if name == "basis" and not torch.allclose(value @ value.T, torch.eye(L).to(value), atol=1e-6):
+                    raise ValueError("the directions of q(B) must be orthogonal and of length one")
+                if name == "basis" and not 1 <= K <= L:
+                    raise ValueError(f"q(B) of {L} latents must have 1 to {L} covariances, got {K}")
                 if name == "std" and (value < 0).any():
                     raise ValueError("a standard deviation of q(B) must not be negative")
 
@@ -225,8 +372,11 @@ class LatentPosterior:
 
 
 def _part(tensors: dict[str, Tensor]) -> WeightPosterior:
+    """The form of covariance that has these tensors."""
     if "C_own" in tensors:
-        return BlockCovariance.from_tensors(tensors)
+        return (RotatedBlocks if "basis" in tensors else BlockCovariance).from_tensors(tensors)
+    if "basis" in tensors:
+        return RotatedCovariance(**tensors)
     return DiagonalCovariance(**tensors) if "std" in tensors else SharedCovariance(**tensors)
 
 
