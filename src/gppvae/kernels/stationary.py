@@ -21,7 +21,7 @@ from torch import Tensor
 from gppvae.kernels.arguments import check_range
 from gppvae.kernels.base import AUTO_FEATURES, FEW_FEATURES
 from gppvae.kernels.numeric import SCALES, InducingLeaf
-from gppvae.kernels.series import LONGER, LOST, SHORTER, Fourier, Series, Sines, plan_fourier, plan_sines
+from gppvae.kernels.series import LONGER, LOST, MARGIN, SHORTER, Fourier, Series, Sines, plan_fourier, plan_sines
 
 
 class StationaryLeaf(InducingLeaf):
@@ -120,7 +120,8 @@ class StationaryLeaf(InducingLeaf):
         if not asked and len(distinct) <= (self.max_inducing or FEW_FEATURES):
             return None
         lengthscale = float(self.base.lengthscale.detach())
-        shorter, longer = (1.0, 1.0) if self.fixed else (SHORTER, LONGER)
+        # What is lost is bias that no number of rows removes, so a fixed length scale has a margin too.
+        shorter, longer = (MARGIN, MARGIN) if self.fixed else (SHORTER, LONGER)
         series = self.plan_series(distinct, lengthscale / shorter, lengthscale * longer, most)
         if series is None or series.n <= most:
             return series
