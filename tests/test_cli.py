@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,11 +73,11 @@ def test_fit_leaves_model_log_report_and_figures(run: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert names >= {"config.json", "metrics.jsonl", "model.safetensors", "report.html", "figures"}
     assert sections(run / "report.html") == [
-        "Results", "Predictions", "Every view of every object", "What the kernel learned", "Training", "Facts",
+        "Results", "Predictions", "Can the uncertainty be trusted?", "Every view of every object",
+        "What each term explains", "What the kernel learned", "Training", "Facts",
     ]  # fmt: skip
     drawn = {path.name for path in (run / "figures").iterdir()}
-    for name in ("predictions", "calibration", "covariances", "loss"):
-        assert {f"{name}.png", f"{name}.pdf"} <= drawn
+    assert drawn == {f"{name}.svg" for name in ("predictions", "calibration", "explained", "covariances", "loss")}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert any("valid_mse_prediction" in row for row in rows)
 
@@ -116,7 +117,10 @@ def test_fit_of_vectors_with_a_sum_of_kernels(tmp_path: Path) -> None:
     succeed("fit", csv, "--data", npy, "--kernel", kernel, "--out", tmp_path / "run", "--epochs", 2,
             "--validation-fraction", 0.2, *QUICK)  # fmt: skip
     found = sections(tmp_path / "run" / "report.html")
-    assert found == ["Results", "Predictions", "What the kernel learned", "Training", "Facts"]
+    assert found == [
+        "Results", "Predictions", "Can the uncertainty be trusted?", "Measured and predicted",
+        "What each term explains", "What the kernel learned", "Training", "Facts",
+    ]  # fmt: skip
     answer = succeed("info", tmp_path / "run").stdout
     assert "length scale" in answer and "5 levels" in answer and "(12,)" in answer
 
@@ -147,6 +151,23 @@ def test_a_fit_that_was_stopped_before_its_report_only_writes_the_report(tmp_pat
     assert (tmp_path / "run" / "report.html").exists()
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
     assert call(*words).exit_code == 2
+
+
+def test_the_report_command_loses_no_section_and_takes_the_data(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    before = sections(tmp_path / "run" / "report.html")
+    (tmp_path / "run" / "report.html").unlink()
+    succeed("report", tmp_path / "run")
+    assert sections(tmp_path / "run" / "report.html") == before
+    (tmp_path / "run" / "report_sections.json").unlink()
+    images, table, test_images, test_table = held_out()
+    csv, npy = write(tmp_path, images, table)
+    valid_csv, valid_npy = write(tmp_path, test_images, test_table, "valid")
+    succeed("report", tmp_path / "run", "--table", csv, "--data", npy, "--validation-table", valid_csv,
+            "--validation-data", valid_npy)  # fmt: skip
+    assert sections(tmp_path / "run" / "report.html") == before
+    result = call("report", tmp_path / "run", "--data", npy)
+    assert result.exit_code == 2 and "expected --table and --data together" in result.stderr
 
 
 def test_the_report_command_writes_the_page_from_the_folder_alone(run: Path, tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ def test_the_report_shows_kernels_of_ones_own(tmp_path: Path) -> None:
     assert learned["Effect('spot')"] == "5 levels"
     assert dict(column_rows(model))["angle"] == "numbers from 0 to 330 (11 values)"
     page = write_report(tmp_path, model, train=(images, table), test=(wanted_images, wanted)).read_text("utf-8")
-    assert "Learned covariance of Ring(" in page
+    assert "learned covariance of Ring(" in page
     assert "data-turntable" in page
 
 

@@ -309,12 +309,40 @@ def info(run: Path = typer.Argument(help="Folder of a fitted model.")) -> None:
 
 
 @app.command()
-def report(run: Path = typer.Argument(help="Folder of a fitted model.")) -> None:
-    """Write report.html and figures/ of a run again, from the run folder alone."""
+def report(
+    run: Path = typer.Argument(help="Folder of a fitted model."),
+    table: Path | None = typer.Option(None, help="CSV table of the training samples."),
+    data: Path | None = typer.Option(None, help="Training samples, of any kind that `gppvae fit --data` takes."),
+    validation_fraction: float | None = typer.Option(None, help="Share of the rows held out, as in `gppvae fit`."),
+    validation_table: Path | None = typer.Option(None, help="CSV table of rows that were not trained on."),
+    validation_data: Path | None = typer.Option(None, help="Their samples."),
+    image_column: str | None = typer.Option(None, help=IMAGE_COLUMN_HELP),
+    image_size: tuple[int, int] | None = typer.Option(None, help=IMAGE_SIZE_HELP),
+    outside: bool = typer.Option(False, "--outside", help=OUTSIDE_HELP),
+    fill_unwritten: bool = typer.Option(False, "--fill-unwritten", help=FILL_HELP),
+) -> None:
+    """Write report.html and figures/ of a run again.
+
+    Sections that need the data are those of the last report, unless the data are given.
+
+    Example: gppvae report runs/threes --table threes.csv --data threes.npy --validation-fraction 0.1
+    """
     with one_sentence():
+        from gppvae.estimator import GPPVAE
         from gppvae.report.run import write_report
 
-        print(f"report: {write_report(run, title=_utf8(run.name)[0])}")
+        if (table is None) != (data is None):
+            raise ValueError("expected --table and --data together, got only one of them; give both or neither")
+        model, train, test = GPPVAE.load(run), None, None
+        if table is not None and data is not None:
+            opened = _opener(image_column, image_size, outside, fill_unwritten)
+            pairs = (table, data), (validation_table, validation_data)
+            train, test = _fit_data(*pairs, model.kernel, validation_fraction, model.seed, opened)
+        elif validation_fraction is not None or validation_table is not None or validation_data is not None:
+            raise ValueError(
+                "expected --table and --data beside held-out rows, got neither; give the training data too"
+            )
+        print(f"report: {write_report(run, model, train=train, test=test)}")
 
 
 @app.command(

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 import oracles
 from gppvae.data.table import Rows, Table
 from gppvae.kernels import RBF, Categorical, Constant, Kernel, Learned, Linear, parse_kernel
+from gppvae.models.terms import averaged_contribution, contributions, kernel_terms
 from gppvae.prior.at_rows import blocks_given
 from gppvae.prior.blocks import BlockFeatures, block_column
 from gppvae.prior.latent_prior import LatentPrior
@@ -342,3 +343,19 @@ def test_sites_give_the_dense_covariances() -> None:
         assert torch.equal(again.parts[0].times_root(eps), q.times_root(eps))
         root = torch.cat([q.times_each_root(1, e.unsqueeze(1)) for e in torch.eye(group.rank).double()], dim=1)
         torch.testing.assert_close(root @ root.T, Sigma[1])
+
+
+@pytest.mark.parametrize("expected", [False, True])
+def test_parts_of_terms_and_averages_over_rows_of_several_ids(expected: bool) -> None:
+    """As `explain` asks for them: the same q(B), dense and by blocks."""
+    table, found = columns(24, seed=7), []
+    for least in (0, 10**6):
+        setting = Setting("two id columns", least)
+        prior, terms = setting.prior, kernel_terms(setting.prior)
+        with torch.no_grad():
+            q = prior.posterior(setting.totals(expected))
+            rows = prior.code(Table(table))
+            averages = [averaged_contribution(prior, q, rows, term, 6) for term in terms]
+            found.append([*contributions(prior, q, rows, terms), *(x for pair in averages for x in pair)])
+    for by_blocks, dense in zip(*found, strict=True):
+        torch.testing.assert_close(by_blocks, dense, rtol=1e-8, atol=1e-9)

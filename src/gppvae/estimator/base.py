@@ -10,6 +10,7 @@ import json
 import math
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,14 +23,17 @@ from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.checks import MAX_BATCH, MAX_SEED, MAX_WIDTH, choice, find_device, instance, number, whole
+from gppvae.estimator.export import export_decoder, write_onnx
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.settings import WRITES_PHASES, own_parts, settings_of
+from gppvae.estimator.shown import estimator_html, fitted_text
 from gppvae.inference.phase import Phase
 from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian, make_likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import NETWORKS, build_networks, check_networks, choose_network
 from gppvae.prior.posterior import LatentPosterior
+from gppvae.training.callbacks import Callback, CallbackList, check_callbacks
 from gppvae.training.distributed import check_same, current_world
 from gppvae.training.folder import RunFolder
 from gppvae.training.loop import Settings, Trainer, TrainingError, Validate
@@ -92,10 +96,32 @@ class Estimator(abc.ABC):
             setattr(self, name, value)
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn asks an estimator about itself; called by scikit-learn only."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        inputs = InputTags(two_d_array=True, three_d_array=True, allow_nan=self.missing == "mask")
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False), input_tags=inputs)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of values of a sample, images flattened."""
+        if not hasattr(self, "shape_"):
+            raise AttributeError("n_features_in_ is known once fit() was called")
+        return math.prod(self.shape_)
+
     def __repr__(self) -> str:
-        changed = [item for item in fields(self) if getattr(self, item.name) is not item.default]
+        ordered = sorted(fields(self), key=lambda item: bool(item.kw_only))  # the kernel stands before the rest
+        changed = [item for item in ordered if getattr(self, item.name) is not item.default]
         words = [f"{item.name}={getattr(self, item.name)!r}" for item in changed]
-        return f"{type(self).__name__}({', '.join(words)})"
+        fitted = fitted_text(self)
+        return f"{type(self).__name__}({', '.join(words)})" + (f"\n  {fitted}" if fitted else "")
+
+    def _repr_html_(self) -> str:
+        return estimator_html(self)
 
     # -- to be said by each estimator
 
@@ -184,6 +210,7 @@ class Estimator(abc.ABC):
         validate: Validate | None,
         progress: bool,
         checkpoint_seconds: float,
+        callbacks: Sequence[Callback] = (),
     ) -> Trainer:
         model.autoencoder.likelihood.ready(samples.shape)
         number("checkpoint_seconds", checkpoint_seconds, 0.0, math.inf, "30")
@@ -191,6 +218,7 @@ class Estimator(abc.ABC):
         self.resolved_ = self._resolve(model, phases, samples)
         settings = Settings(self.seed, self.patience, self.resolved_["validate_every"], checkpoint_seconds, progress)
         world = current_world()
+        told = CallbackList(check_callbacks(callbacks), active=world.first)
         data = Epoch(samples, rows, self.batch_size, None, self._torch_device(), world=world)
         facts = self._data_facts(samples, rows)
         config = {"given": settings_of(self), "trained": self.resolved_, "own": own_parts(self), "data": facts}
@@ -202,7 +230,8 @@ class Estimator(abc.ABC):
         few = torch.linspace(0, len(rows) - 1, min(FEW_ROWS, len(rows))).long().unique()
         y, mask = samples.read(few)
         answers = functools.partial(self._answers, model, rows[few.to(rows.device)], y, mask)
-        trainer = Trainer(model, phases, data, settings, folder, validate, answers)
+        trainer = Trainer(model, phases, data, settings, folder, validate, answers, told)
+        told.on_start(self.resolved_)
         self._stopped: TrainingError | None = None
         try:
             try:
@@ -211,10 +240,12 @@ class Estimator(abc.ABC):
                 if not trainer.fall_back():
                     raise
                 self._stopped = error  # `_keep` raises it, once the last good state is saved
-        except BaseException:
+        except BaseException as error:
             if folder is not None:
                 folder.release()
+            told.on_end(error)
             raise
+        told.on_end(self._stopped)
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps
         self.fit_seconds_ = trainer.seconds()
         return trainer
@@ -305,6 +336,22 @@ class Estimator(abc.ABC):
             for batch in epoch:
                 arrays.put(mean=to_input_layout(autoencoder.reconstruct(batch.y, batch.mask), layout))
         return arrays["mean"]
+
+    def export_decoder(self) -> torch.export.ExportedProgram:
+        """The decoder as a torch.export graph: latents (N, latent_dim) float32 -> mean samples.
+
+        It runs without this package: `torch.export.save(model.export_decoder(), "decoder.pt2")`. Latents of rows come
+        from `predict_latent`.
+        """
+        return export_decoder(self._autoencoder, self.layout_, self._fitted_model.prior.n_latents)
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> Path:
+        """Write the decoder as an ONNX file: input `z`, (N, latent_dim) float32, output `mean`; needs gppvae[onnx].
+
+        Args:
+            path: of the file.
+        """
+        return write_onnx(self._autoencoder, self.layout_, self._fitted_model.prior.n_latents, path)
 
     def _shape_out(self, n: int, layout: str) -> tuple[int, ...]:
         """Shape of n samples in a layout."""

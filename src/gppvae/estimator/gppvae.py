@@ -19,6 +19,8 @@ from gppvae.data.table import Rows, Table
 from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
 from gppvae.estimator.cost import tell_carried, tell_cost
+from gppvae.estimator.explain import ROWS, explain
+from gppvae.estimator.explanation import Explanation
 from gppvae.estimator.new_objects import add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
@@ -36,6 +38,7 @@ from gppvae.estimator.saving import (
     save_model,
 )
 from gppvae.estimator.settings import arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
+from gppvae.estimator.showing import Showing
 from gppvae.estimator.validation import known_rows, same_length, squared_errors, validator
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
@@ -56,6 +59,7 @@ from gppvae.models.refine import Normal, normal_at
 from gppvae.models.remainders import Remainders, Resemblance, directions, measure, rows_to_compare
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
+from gppvae.training.callbacks import Callback
 from gppvae.training.checkpoint import checked_content, under, with_prefix
 from gppvae.training.distributed import current_world
 from gppvae.training.folder import CONFIG, RunFolder, read_config
@@ -67,7 +71,7 @@ KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
 @dataclass(eq=False, repr=False)
-class GPPVAE(Estimator):
+class GPPVAE(Showing, Estimator):
     """Gaussian process prior VAE: z = f(row) + noise with f ~ GP(0, kernel), y = decoder(z) + noise.
 
     Args:
@@ -98,6 +102,20 @@ class GPPVAE(Estimator):
         kernel_: the fitted kernel; a list, one per group, where latents have groups.  prior_: with the latent noise.
         resolved_: what was trained, every open choice filled in, phases included.
         model_: networks and prior.  posterior_: q(B).  history_: metrics per epoch.
+
+    Example:
+        >>> import numpy as np
+        >>> from gppvae import GPPVAE
+        >>> time = np.tile(np.linspace(0.0, 6.0, 12), 3)
+        >>> table = {"who": np.repeat(["ann", "bob", "eve"], 12), "time": time}
+        >>> samples = np.sin(time)[:, None] * np.linspace(-1.0, 1.0, 5)
+        >>> model = GPPVAE("RBF(time) + Learned(who, 2) * RBF(time)", latent_dim=2, epochs=3)
+        >>> model = model.fit(samples, table, progress=False)
+        >>> new = model.predict({"who": ["ann", "eve"], "time": [2.5, 7.0]}, n_samples=16)
+        >>> new.mean.shape, new.std.shape
+        ((2, 5), (2, 5))
+        >>> model.encode(samples).shape
+        (36, 2)
     """
 
     kernel: KernelOrGroups
@@ -124,6 +142,7 @@ class GPPVAE(Estimator):
         out: str | os.PathLike[str] | None = None,
         progress: bool = True,
         checkpoint_seconds: float = 30.0,
+        callbacks: Sequence[Callback] = (),
     ) -> GPPVAE:
         """Fit to samples and the table that says what they are.
 
@@ -134,6 +153,7 @@ class GPPVAE(Estimator):
             out: run folder; the same call continues an unfinished run in it.
             progress: show progress bars.
             checkpoint_seconds: least time between checkpoints.
+            callbacks: told of the start, of every epoch and of the end; see gppvae.Callback.
         """
         prior, phases = self._checked()
         rows_table = Table(table)
@@ -152,7 +172,7 @@ class GPPVAE(Estimator):
             held_out = self._samples(validation[0]), Table(validation[1])
             validate = validator(model, *held_out, self.batch_size, self._torch_device())
         folder = None if out is None else RunFolder(out)
-        trainer = self._train(model, phases, data, rows, folder, validate, progress, checkpoint_seconds)
+        trainer = self._train(model, phases, data, rows, folder, validate, progress, checkpoint_seconds, callbacks)
         tell_carried(prior)
         self.calibration_: Calibration | None = None
         self.remainders_ = Remainders()
@@ -491,6 +511,24 @@ class GPPVAE(Estimator):
         same_length(data, rows_table)
         epoch = Epoch(data, model.prior.code(rows_table), self.batch_size, None, self._torch_device())
         return predictive_bound(model, weights, epoch)
+
+    @torch.no_grad()
+    @readable_algebra()
+    def explain(self, table: Any, n_rows: int = ROWS, seed: int | None = None) -> Explanation:
+        """Which term of the kernel explains what, over the rows of a table.
+
+        Per term: its share of the variance of the latents and of the predicted samples (per channel or pixel too), and
+        its curve along the columns it reads, with a band. Shares add up to one; the covariance between terms is
+        stated. Latent noise and the noise of samples count nowhere (docs/howto/explain.md).
+
+        Args:
+            table: rows to share variance over, usually the training table; ids known from training.
+            n_rows: at most so many of them are looked at, drawn at random.
+            seed: of that draw; the estimator's when None.
+        """
+        whole("n_rows", n_rows, 2)
+        names = getattr(self, "sample_names_", None) or ()
+        return explain(self._fitted, Table(table), self.layout_, n_rows, self.seed if seed is None else seed, names)
 
     def _draws(
         self, weights: LatentPosterior, n: int, seed: int | None

@@ -24,6 +24,19 @@ class Likelihood(nn.Module, abc.ABC):
         numbers_per_value: how many numbers k the decoder gives for every value of a sample. With one, `out` has the
             shape of the samples, (B, *shape); with more it is (B, k, *shape).
         learns_noise: whether it wants the errors at rows held out of training.
+
+    Example:
+        >>> import torch
+        >>> from gppvae import Likelihood
+        >>> class Poisson(Likelihood):
+        ...     def nll(self, y, out, mask=None):
+        ...         return (out.exp() - y * out + torch.lgamma(y + 1)).flatten(1).sum(1)
+        ...     def mean(self, out):
+        ...         return out.exp()
+        ...     def variance(self, out):
+        ...         return out.exp()
+        >>> round(Poisson().nll(torch.tensor([[2.0]]), torch.tensor([[0.0]])).item(), 3)
+        1.693
     """
 
     name: str
@@ -93,6 +106,13 @@ class Gaussian(Likelihood):
         pixel_var: sigma_y^2. It sets the trade-off between reconstruction and prior: the paper's lambda is
             2 L pixel_var / K.
         learn: fit it on the training set (the paper keeps it fixed, chosen on validation data).
+
+    Example:
+        >>> import torch
+        >>> from gppvae.likelihoods import Gaussian
+        >>> noise = Gaussian(pixel_var=0.04)
+        >>> round(noise.variance(torch.zeros(1, 1)).item(), 3)
+        0.04
     """
 
     name = "gaussian"
@@ -125,7 +145,14 @@ class Gaussian(Likelihood):
 
 
 class Bernoulli(Likelihood):
-    """y in [0, 1], out = logits."""
+    """y in [0, 1], out = logits.
+
+    Example:
+        >>> import torch
+        >>> from gppvae.likelihoods import Bernoulli
+        >>> Bernoulli().mean(torch.tensor([[0.0]])).item()
+        0.5
+    """
 
     name = "bernoulli"
 
@@ -149,7 +176,15 @@ class Bernoulli(Likelihood):
 
 
 class NegativeBinomial(Likelihood):
-    """Counts with mean exp(out) and variance mean + mean^2 / dispersion, one dispersion for all values."""
+    """Counts with mean exp(out) and variance mean + mean^2 / dispersion, one dispersion for all values.
+
+    Example:
+        >>> import torch
+        >>> from gppvae.likelihoods import NegativeBinomial
+        >>> counts = NegativeBinomial(dispersion=2.0)
+        >>> counts.mean(torch.zeros(1, 1)).item(), round(counts.variance(torch.zeros(1, 1)).item(), 3)
+        (1.0, 1.5)
+    """
 
     name = "negative_binomial"
 

@@ -96,6 +96,21 @@ class BlockFeatures:
         """Every entry squared."""
         return replace(self, shared=self.shared.square(), own=self.own.square())
 
+    def within(self, features: slice) -> BlockFeatures:
+        """The same with zeros outside of these features, for example those of one term of the kernel."""
+        shared, own = (
+            ((places >= features.start) & (places < features.stop)).to(self.own.dtype)
+            for places in (self.places.shared, self.places.own[0])  # a term has the features of all ids or of none
+        )
+        new = None if self.new is None else replace(self.new, own=self.new.own * own)
+        return replace(self, shared=self.shared * shared, own=self.own * own, new=new)
+
+    def dense(self, rank: int) -> Tensor:
+        """V with all its zeros, (N, H), for a few rows of known ids."""
+        V = self.shared.new_zeros(len(self), rank)
+        V[:, self.places.shared] = self.shared
+        return V.scatter(1, self.places.own[self.block], self.own)
+
     def detach(self) -> BlockFeatures:
         return replace(self, shared=self.shared.detach(), own=self.own.detach())
 

@@ -119,7 +119,8 @@ class BlockCovariance(WeightPosterior):
         return self.C.inverse() if self.W is self.C else self.C.sandwich(self.W.matrix())
 
     def var_at(self, V: Features) -> Tensor:
-        assert isinstance(V, BlockFeatures)
+        if isinstance(V, Tensor):  # rows of several ids at once, as averages are
+            return _quadratic(self.C, self.W, self.places, V).unsqueeze(1)
         return (V.x * self.blocks.at(V.shared, V.own, V.block)).sum(1, keepdim=True).clamp_min(0.0)
 
     def times_root(self, eps: Tensor) -> Tensor:
@@ -141,6 +142,14 @@ class BlockCovariance(WeightPosterior):
                 for name in "CW")  # fmt: skip
         assert C is not None
         return cls(tensors["mean"], C, W or C, Places(tensors["places_shared"], tensors["places_own"]))
+
+
+def _quadratic(C: Factor, W: Factor, places: Places, V: Tensor) -> Tensor:
+    """v'C^-1 W C^-1 v for dense rows v of V, (N,)."""
+    v_0, v_p = places.take(V.T)
+    m = C.solve((v_0, v_p))
+    w_0, w_p = (v_0, v_p) if W is C else W.matrix().times_tall(m)
+    return (m[0] * w_0).sum(0) + (m[1] * w_p).sum((0, 1))
 
 
 def condition_blocks(full: ArrowheadSums, places: Places, rank: int) -> BlockCovariance:
@@ -261,7 +270,8 @@ class RotatedBlocks(Rotated):
         return [C.inverse() for C in self.factors]
 
     def each_var_at(self, V: Features) -> Tensor:
-        assert isinstance(V, BlockFeatures)
+        if isinstance(V, Tensor):  # rows of several ids at once, as averages are
+            return torch.stack([_quadratic(C, C, self.places, V) for C in self.factors], dim=1)
         each = [(V.x * Sigma.at(V.shared, V.own, V.block)).sum(1) for Sigma in self.blocks]
         return torch.stack(each, dim=1).clamp_min(0.0)
 
