@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gppvae.inference import INFERENCES
 from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned, Scale
 from gppvae.kernels.stationary import StationaryLeaf
 
@@ -27,9 +28,32 @@ def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
             rows.append((f"{of}no kernel", "what no column explains, variance 1"))
             continue
         parts = [part for part in group.kernel.modules() if isinstance(part, (Leaf, Scale))]
-        rows += [(of + _name(part), _learned(part)) for part in parts]
-        rows.append((f"{of}latent noise", f"variance {float(group.alpha.detach()):.4g}"))
+        rows += [(of + _name(part), _learned(part) + kernel_label(model, part)) for part in parts]
+        rows.append((f"{of}latent noise", f"variance {float(group.alpha.detach()):.4g}{noise_label(model)}"))
     return rows
+
+
+def noise_label(model: GPPVAE) -> str:
+    """What is to be said of the latent noise unless it was learned: an inference may keep it, or see nothing of it."""
+    trained = [phase["inference"] for phase in model.resolved_["phases"] if phase["lr"].get("noise", 0.0) > 0]
+    if not trained:
+        return " (fixed, not learned)"
+    blind = [name for name in trained if name in INFERENCES and not INFERENCES[name].identifies_noise]
+    return " (not identified by this inference)" if len(blind) == len(trained) else ""
+
+
+def noise_learned(model: GPPVAE) -> bool:
+    """Whether the latent noise says something about the data, so that shares of variance may be made of it."""
+    return not noise_label(model)
+
+
+def kernel_label(model: GPPVAE, part: Leaf | Scale) -> str:
+    """What is to be said of a part of the kernel that has numbers of its own, unless they were learned."""
+    own = [parameter for parameter in part.parameters(recurse=isinstance(part, Leaf)) if parameter.numel()]
+    if not own:
+        return ""
+    trained = any(phase["lr"].get("prior", 0.0) > 0 for phase in model.resolved_["phases"])
+    return "" if trained and any(parameter.requires_grad for parameter in own) else " (fixed, not learned)"
 
 
 def kernel_text(model: GPPVAE) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -20,12 +21,12 @@ from gppvae.data.named import framed, samples_from
 from gppvae.data.table import Rows, Table
 from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
-from gppvae.estimator.cost import tell_cost
+from gppvae.estimator.cost import tell_carried, tell_cost
 from gppvae.estimator.described import described
 from gppvae.estimator.explain import ROWS, explain
 from gppvae.estimator.explanation import Explanation
 from gppvae.estimator.impute import Imputation, Imputer, learn_value_noise
-from gppvae.estimator.new_objects import add_objects
+from gppvae.estimator.new_objects import add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
 from gppvae.estimator.saving import (
@@ -50,18 +51,30 @@ from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
 from gppvae.inference.trust import Trust
 from gppvae.kernels import Kernel
-from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
+from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.predict import decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
+from gppvae.models.laplace import laplace_posterior
+from gppvae.models.objects import learned_by_column
+from gppvae.models.predict import (
+    decode_draws,
+    decode_mean,
+    latents_at,
+    predictive_bound,
+    refined_reconstruction,
+    row_chunks,
+)
+from gppvae.models.refine import Normal, normal_at
+from gppvae.models.remainders import Remainders, Resemblance, directions, measure, rows_to_compare
 from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.callbacks import Callback
 from gppvae.training.checkpoint import under, with_prefix
+from gppvae.training.distributed import current_world
 from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
-CALIBRATION_ROWS = 256
+CALIBRATION_ROWS = 512
 ENOUGH_PER_VALUE = 4  # held-out rows per value from which the covariance of their errors is taken
 VALUE_NOISE = "value_noise"
 ALPHAS = (1e-12, 1e6)
@@ -178,12 +191,18 @@ class GPPVAE(Showing, Estimator):
             validate = validator(model, *held_out, self.batch_size, self._torch_device())
         folder = None if out is None else RunFolder(out)
         trainer = self._train(model, phases, data, rows, folder, validate, progress, checkpoint_seconds, callbacks)
+        tell_carried(prior)
         self.calibration_: Calibration | None = None
+        self.remainders_ = Remainders()
         assert trainer.weights is not None, "check_phases saw a phase that conditions q(B)"
         self.model_, self.posterior_ = model, trainer.weights
         # Errors at held-out rows are unbiased; use them where the model can predict such rows.
         judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
-        self._learn_noise(*(validation if judge and validation else (samples, table)))
+        judged = validation if judge and validation else (samples, table)
+        self._learn_noise(*judged)
+        self.posterior_ = self._laplace(data, rows)
+        self.remainders_ = self._resemblance(data, rows)
+        self.calibrate(*judged)
         self._learn_to_impute(data, rows, validation if judge else None)
         self._keep(folder)
         return self
@@ -216,7 +235,7 @@ class GPPVAE(Showing, Estimator):
 
     @torch.no_grad()
     def _learn_noise(self, samples: Any, table: Any) -> None:
-        """Take the noise of new samples from the errors at these rows, and how it grows with the spread of draws."""
+        """Take the noise of new samples from the errors at these rows."""
         model, posterior = self._fitted
         if model.autoencoder.likelihood.learns_noise:
             epoch = Epoch(
@@ -224,7 +243,25 @@ class GPPVAE(Showing, Estimator):
             )
             errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
             model.autoencoder.likelihood.learn_noise(errors / counts.clamp_min(1.0))
-        self.calibrate(samples, table)
+
+    def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
+        """q(B) with the means that were trained, and variances from what the training rows say through the decoder."""
+        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device(), world=current_world())
+        return laplace_posterior(*self._fitted, epoch)
+
+    @torch.no_grad()
+    def _resemblance(self, data: Samples, rows: Rows) -> Remainders:
+        """How samples of one object resemble each other, for those that are added later."""
+        found, prior = Remainders(), self.prior_
+        for column, picked in rows_to_compare(prior, rows).items():
+            y, mask = data.read(picked.cpu())
+            seen = torch.ones_like(y) if mask is None else mask.to(y)
+            mean = (y * seen).sum(0) / seen.sum(0).clamp_min(1.0)
+            predicted = torch.cat([decode_mean(*self._fitted, chunk).cpu() for chunk in row_chunks(rows[picked])])
+            parts = [((y - of) * seen / torch.from_numpy(self._unit())).flatten(1) for of in (mean, predicted)]
+            deviations, errors = (measure(prior, column, rows[picked], part) for part in parts)
+            found.resembling[column] = Resemblance(deviations, errors, directions(parts[0]))
+        return found
 
     def _learn_to_impute(self, data: Samples, rows: Rows, validation: tuple[Any, Any] | None) -> None:
         """What impute() needs to know, from held-out rows if these are enough, else from the training rows."""
@@ -244,7 +281,7 @@ class GPPVAE(Showing, Estimator):
         """Measure how large errors are where draws spread little or much; `include_noise` then says so.
 
         Give rows that were not trained on, like those to be predicted: errors at training rows are smaller.
-        At most 256 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
+        At most 512 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
         """
         if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
             return
@@ -271,18 +308,60 @@ class GPPVAE(Showing, Estimator):
         """
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
-        return add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
+        ids = add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
+        self._keep_remainders(data, Table(table), ids)
+        return ids
+
+    @torch.no_grad()
+    def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:
+        """Keep what samples of added ids differ by from their prediction, to carry it over to their other rows."""
+        if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
+            return
+        prior, rows, errors = self.prior_, self.prior_.code(table), []
+        for batch in Epoch(data, rows, self.batch_size, None, self._torch_device()):
+            error = batch.y - decode_mean(*self._fitted, batch.rows)
+            errors.append((error if batch.mask is None else torch.where(batch.mask, error, 0.0)).cpu())
+        for column, leaves in learned_by_column(prior).items():
+            if set(ids) <= set(leaves[0].levels[leaves[0].n_trained :]):
+                unit = torch.from_numpy(self._unit())
+                self.remainders_.keep(prior, column, ids, rows, torch.cat(errors), unit)
+
+    @readable_algebra()
+    def update(self, samples: Any, table: Any, steps: int = 5) -> None:
+        """Take in further samples of known ids, at any rows, without training.
+
+        The weights q(B) and the vectors of the ids in the table are conditioned on the samples through the decoder;
+        networks, kernel and noise stay. Samples of ids that are new go to add_objects(). Give each sample once.
+
+        Args:
+            samples: not seen before.  table: their rows.
+            steps: Gauss-Newton steps through the decoder.
+        """
+        whole("steps", steps, 1)
+        data = self._samples(samples)
+        self._autoencoder.likelihood.check(*data.check(), data.integers)
+        self.posterior_ = update(
+            self._fitted, data, Table(table), self._autoencoder.likelihood.values, self.batch_size, steps
+        )
 
     def _unit(self) -> np.ndarray:
         """Size of a value that counts as one, broadcastable to a sample."""
         return self._autoencoder.likelihood.unit.cpu().numpy()
 
     def _object_noise(self) -> Likelihood:
-        """The likelihood of values with its noise as measured, which is what new samples differ by."""
-        likelihood = self._autoencoder.likelihood.values
-        if self.calibration_ is None or not isinstance(likelihood, Gaussian):
-            return likelihood
-        return Gaussian(self.calibration_.error_var).to(self._torch_device())
+        """The likelihood of values with noise as large as new objects differ by.
+
+        A decoder misses a new object in whole regions, so its errors are no independent evidence: their variance is
+        multiplied by the size of a sample over the number of directions in which samples vary.
+        """
+        likelihood = copy.deepcopy(self._autoencoder.likelihood.values)
+        more = 1.0 / min((own.directions for own in self.remainders_.resembling.values()), default=1.0)
+        if isinstance(likelihood, ScaledGaussian):
+            likelihood.var.mul_(more)
+        elif isinstance(likelihood, Gaussian):
+            var = float(likelihood.pixel_var.detach()) if self.calibration_ is None else self.calibration_.error_var
+            return Gaussian(min(max(more * var, PIXEL_VARS[0]), PIXEL_VARS[1])).to(self._torch_device())
+        return likelihood
 
     @classmethod
     def resume(cls, out: str | os.PathLike[str], samples: Any, table: Any, **options: Any) -> GPPVAE:
@@ -397,13 +476,17 @@ class GPPVAE(Showing, Estimator):
         if n_samples == 0:
             with Outputs(out, ("mean",), shape) as arrays:
                 for chunk in row_chunks(rows):
-                    arrays.put(mean=to_input_layout(decode_mean(model, weights, chunk), self.layout_))
+                    mean = decode_mean(model, weights, chunk)
+                    carried = self.remainders_.at(model.prior, chunk, self.shape_)
+                    mean = mean if carried is None else mean + carried[0].to(mean)
+                    arrays.put(mean=to_input_layout(mean, self.layout_))
             return self._as_asked(table, arrays["mean"], None)
         draws, generator, vectors = self._draws(weights, n_samples, seed)
         with Outputs(out, ("mean", "std"), shape) as arrays:
             for chunk in row_chunks(rows):
                 decoded = decode_draws(model, draws, chunk, generator, vectors)
-                found = mean_and_std(decoded, include_noise, self.calibration_, self._unit())
+                carried = self.remainders_.at(model.prior, chunk, self.shape_)
+                found = mean_and_std(decoded, include_noise, self.calibration_, self._unit(), carried)
                 arrays.put(**{name: to_input_layout(part, self.layout_) for name, part in found.items()})
         return self._as_asked(table, arrays["mean"], arrays["std"])
 
@@ -436,7 +519,9 @@ class GPPVAE(Showing, Estimator):
         parts = []
         for chunk in row_chunks(rows):
             decoded = []
-            for mean, var in decode_draws(model, draws, chunk, generator, vectors):
+            carried = None if prior else self.remainders_.at(model.prior, chunk, self.shape_)
+            for drawn, var in decode_draws(model, draws, chunk, generator, vectors):
+                mean = drawn if carried is None else drawn + carried[0].to(drawn)
                 noisy = model.autoencoder.likelihood.values.noisy
                 decoded.append((noisy(mean, var, generator) if include_noise else mean).cpu())
             parts.append(torch.stack(decoded))
@@ -490,6 +575,34 @@ class GPPVAE(Showing, Estimator):
 
     @torch.no_grad()
     @readable_algebra()
+    def reconstruct(self, samples: Any, out: Folder = None, table: Any = None) -> np.ndarray:
+        """Samples as the decoder makes them from the latents that explain them best, in the shape that they came in.
+
+        Latents start from the encoder's mean, and from the prediction where a table is given, and are refined by a few
+        Gauss-Newton steps through the decoder. A sample is never explained worse than by its start.
+
+        Args:
+            out: folder to write them into as mean.npy; they come back as a memory map.
+            table: rows of the samples; without it latents are expected where those of the training rows are.
+        """
+        model, weights = self._fitted
+        data = self._samples(samples)
+        data.check()
+        rows = Rows({}, len(data))
+        if table is not None:
+            same_length(data, Table(table))
+            rows = model.prior.code(Table(table))
+        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device())
+        typical = model.prior.typical_mean, model.prior.typical_cov
+        with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, data.layout_in)) as arrays:
+            for batch in epoch:
+                anywhere = Normal(*(part.expand(len(batch), *part.shape) for part in typical))
+                before = anywhere if table is None else normal_at(model, weights, batch.rows)
+                arrays.put(mean=to_input_layout(refined_reconstruction(model, batch, before), data.layout_in))
+        return arrays["mean"]
+
+    @torch.no_grad()
+    @readable_algebra()
     def score(self, samples: Any, table: Any) -> float:
         """Mean lower bound on log p(y | row, training data) per sample, in nats; higher is better."""
         model, weights = self._fitted
@@ -533,6 +646,7 @@ class GPPVAE(Showing, Estimator):
         tensors = with_prefix("model", model.state_dict()) | with_prefix("weights", posterior.tensors())
         if self.value_noise_ is not None:
             tensors |= {VALUE_NOISE: self.value_noise_}
+        tensors |= with_prefix("remainders", self.remainders_.tensors())
         meta = {
             "kind": "gppvae",
             "given": settings_of(self),
@@ -547,6 +661,7 @@ class GPPVAE(Showing, Estimator):
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,
             "skipped_steps": self.skipped_steps_,
+            "remainders": self.remainders_.to_json(),
             "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
             "trust": self.trust_.to_json(),
         }
@@ -599,7 +714,9 @@ class GPPVAE(Showing, Estimator):
             model = GPPriorVAE(autoencoder, prior.to(self._gp_device()))
             load_weights(model, state, path)
             self.model_, self.posterior_ = model, LatentPosterior.from_tensors(under("weights", tensors))
-            self.posterior_.check([(group.rank, group.n_latents) for group in prior.groups])
+            self.posterior_.check([(group.rank, group.n_latents, group.places) for group in prior.groups])
+            kept = under("remainders", tensors)
+            self.remainders_ = Remainders.from_saved(meta["remainders"], kept, self.shape_)
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
             self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])
             self.value_noise_ = check_value_noise(tensors.get(VALUE_NOISE), self.shape_)

@@ -17,7 +17,7 @@ from gppvae.data.table import Rows, Table
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.prediction import mean_and_std
 from gppvae.explore.terms import TermName, noise_without, weight_masks
-from gppvae.models.objects import added_vectors_drawn, learned_by_column
+from gppvae.models.objects import vectors_drawn
 from gppvae.models.predict import latents_at
 
 NOTHING_OFF: frozenset[TermName] = frozenset()
@@ -141,14 +141,13 @@ class Live:
         """f at rows for each draw of B, (n, N, L); features are made once unless draws have vectors of their own."""
         prior = self.model.prior_
         masked = [[B * mask for B, mask in zip(draw, masks, strict=True)] for draw in draws]
-        if vectors is not None and any(leaves[0].n_added for leaves in learned_by_column(prior).values()):
-            of_vectors, found = torch.Generator().manual_seed(vectors), []
-            for draw in masked:
-                with added_vectors_drawn(prior, of_vectors):
-                    found.append(prior.functions_at(rows, draw))
-            return torch.stack(found)
-        features = [group.features(rows) for group in prior.groups]
-        return torch.stack([torch.cat([V @ B for V, B in zip(features, draw, strict=True)], dim=1) for draw in masked])
+        if vectors is None:
+            return torch.stack([prior.functions_at(rows, draw) for draw in masked])
+        of_vectors, found = torch.Generator().manual_seed(vectors), []
+        for draw in masked:
+            with vectors_drawn(prior, of_vectors):
+                found.append(prior.functions_at(rows, draw, of_vectors))
+        return torch.stack(found)
 
     def _decoded(self, z: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and variance of p(y | z), (n, N, *shape) each, for latents (n, N, L), all in one batch."""

@@ -87,6 +87,8 @@ class Inference(nn.Module, abc.ABC):
         trains_encoder: whether encodings mean something after it.
         validated_by: "prediction", "reconstruction" or None; predictions fall back on reconstructions at unknown ids.
         alpha: latent noise variance that a fit starts from.
+        identifies_noise: whether its bound says how large the latent noise is. It does not where q(eta) = p(eta): then
+            only the reconstruction sees it, and wants none.
 
     Example:
         >>> from gppvae import Inference
@@ -104,6 +106,7 @@ class Inference(nn.Module, abc.ABC):
     trains_encoder: bool = True
     validated_by: str | None = "prediction"
     alpha: float = 0.1
+    identifies_noise: bool = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

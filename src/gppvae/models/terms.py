@@ -11,10 +11,12 @@ from torch import Tensor
 
 from gppvae.data.table import Rows
 from gppvae.kernels.base import Leaf
+from gppvae.prior.blocks import BlockFeatures
 from gppvae.prior.latent_prior import LatentPrior
-from gppvae.prior.posterior import LatentPosterior
+from gppvae.prior.posterior import Features, LatentPosterior
 
 CHUNK = 1024  # rows whose features are formed at a time
+MAX_NUMBERS = 2**24  # in those features
 PATH_STEPS = 4  # of the way from the mean latents to those of a row
 
 
@@ -84,11 +86,20 @@ def contributions(
     var = torch.zeros_like(mean)
     features = {number: prior.groups[number].features(rows) for number in {term.group for term in terms}}
     for place, term in enumerate(terms):
-        V = torch.zeros_like(features[term.group])
-        V[:, term.features] = features[term.group][:, term.features]
-        mean[place, :, term.latents] = weights.parts[term.group].mean_at(V)
-        var[place, :, term.latents] = weights.parts[term.group].var_at(V)
+        V, q = _of_term(features[term.group], term), weights.parts[term.group]
+        mean[place, :, term.latents], var[place, :, term.latents] = q.mean_at(V), q.var_at(V)
+        if isinstance(V, BlockFeatures) and V.new is not None:
+            var[place, :, term.latents] += V.new.variance()
     return mean, var
+
+
+def _of_term(V: Features, term: KernelTerm) -> Features:
+    """Features with zeros outside of those of one term."""
+    if isinstance(V, BlockFeatures):
+        return V.within(term.features)
+    alone = torch.zeros_like(V)
+    alone[:, term.features] = V[:, term.features]
+    return alone
 
 
 def averaged_contribution(
@@ -100,15 +111,16 @@ def averaged_contribution(
     """
     group, q = prior.groups[term.group], weights.parts[term.group]
     blocks = []
-    step = max(1, CHUNK // per_value) * per_value
+    step = max(1, min(CHUNK, MAX_NUMBERS // max(group.rank, 1)) // per_value) * per_value
     for start in range(0, len(rows), step):
-        own = group.features(rows[start : start + step])[:, term.features]
+        V = group.features(rows[start : start + step])
+        own = (V.dense(group.rank) if isinstance(V, BlockFeatures) else V)[:, term.features]
         blocks.append(own.reshape(-1, per_value, own.shape[1]).mean(1))  # (M R, H_t) -> (M, H_t)
     averaged = torch.cat(blocks)
-    V = averaged.new_zeros(len(averaged), group.rank)
-    V[:, term.features] = averaged
-    mean = q.mean_at(V)
-    return mean, q.var_at(V).expand_as(mean)
+    whole = averaged.new_zeros(len(averaged), group.rank)
+    whole[:, term.features] = averaged
+    mean = q.mean_at(whole)
+    return mean, q.var_at(whole).expand_as(mean)
 
 
 def signal_parts(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,7 @@ class Autoencoder(nn.Module):
     def __init__(self, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood) -> None:
         super().__init__()
         self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
+        self.size: Tensor | None = None  # of the samples that are decoded, where `with_sizes_of` set it
 
     def encode(self, y: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and variance of q(z | y), (B, L) each."""
@@ -44,7 +47,15 @@ class Autoencoder(nn.Module):
     def decode(self, z: Tensor, size: Tensor | None = None) -> Tensor:
         """The decoder's output at latents of any type and device, for these sizes, (B,), or a typical one."""
         like = next(self.decoder.parameters(), z)
-        return self.likelihood.sized(self.decoder(z.to(like.device).to(like.dtype)), size)
+        return self.likelihood.sized(
+            self.decoder(z.to(like.device).to(like.dtype)), self.size if size is None else size
+        )
+
+    def with_sizes_of(self, batch: Batch) -> Autoencoder:
+        """The same networks, decoding the samples of this batch at their own sizes."""
+        other = copy.copy(self)
+        other.size = self.sizes(batch)
+        return other
 
     def sizes(self, batch: Batch) -> Tensor | None:
         """Sizes of the samples of a batch, (B,); None where the likelihood has none."""
