@@ -73,7 +73,7 @@ def compare(model: GPPVAE, training: tuple[Samples, Table], held: tuple[Samples,
     wanted = held[1].take(picked)
     y, mask = held[0].read(torch.from_numpy(picked))
     unit = model._unit()
-    predicted = from_input_layout(model.predict(wanted).mean, model.layout_)
+    predicted = from_input_layout(np.asarray(model.predict(wanted).mean), model.layout_)
     answers = simple_answers(model, training, wanted)
     errors = {MODEL: _error(y.numpy(), predicted, mask, unit)}
     errors |= {name: _error(y.numpy(), answer, mask, unit) for name, answer in answers}
