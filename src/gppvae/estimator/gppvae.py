@@ -193,8 +193,8 @@ class GPPVAE(Estimator):
             mean = (y * seen).sum(0) / seen.sum(0).clamp_min(1.0)
             predicted = torch.cat([decode_mean(*self._fitted, chunk).cpu() for chunk in row_chunks(rows[picked])])
             parts = [((y - of) * seen / torch.from_numpy(self._unit())).flatten(1) for of in (mean, predicted)]
-            shared = (measure(prior, column, rows[picked], part) for part in parts)
-            found.resembling[column] = Resemblance(*shared, directions(parts[0]))
+            of_deviations, of_errors = (measure(prior, column, rows[picked], part) for part in parts)
+            found.resembling[column] = Resemblance(of_deviations, of_errors, directions(parts[0]))
         return found
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
@@ -260,7 +260,9 @@ class GPPVAE(Estimator):
         whole("steps", steps, 1)
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
-        self.posterior_ = update(self._fitted, data, Table(table), self._autoencoder.likelihood.values, self.batch_size, steps)
+        self.posterior_ = update(
+            self._fitted, data, Table(table), self._autoencoder.likelihood.values, self.batch_size, steps
+        )
 
     def _unit(self) -> np.ndarray:
         """Size of a value that counts as one, broadcastable to a sample."""
