@@ -88,7 +88,8 @@ class ObjectFit:
     A row's latents are z = A'x + o + R u: linear in the vector, with a deviation u ~ N(0, I) of the row's own, R R' the
     latent noise plus the uncertainty of q(B). Start: the best of a closed form (the encoder says what z is), the mean
     and some of the trained vectors. Then damped Gauss-Newton steps (Levenberg-Marquardt) on -log p(y | decoder(z)) -
-    log p(u) - log p(x), all objects at once; an object whose step does not lower its loss takes a shorter one. Source: docs/math.md, "Objects that were not in the training set".
+    log p(u) - log p(x), all objects at once; an object whose step does not lower its loss takes a shorter one.
+    Source: docs/math.md, "Objects that were not in the training set".
 
     Args:
         model, weights: fitted.  leaves: learned kernels of the column.
