@@ -346,8 +346,8 @@ class GPPVAE(Showing, Estimator):
             mean = (y * seen).sum(0) / seen.sum(0).clamp_min(1.0)
             predicted = torch.cat([decode_mean(*self._fitted, chunk).cpu() for chunk in row_chunks(rows[picked])])
             parts = [((y - of) * seen / torch.from_numpy(self._unit())).flatten(1) for of in (mean, predicted)]
-            deviations, errors = (measure(prior, column, rows[picked], part) for part in parts)
-            found.resembling[column] = Resemblance(deviations, errors, directions(parts[0]))
+            of_deviations, of_errors = (measure(prior, column, rows[picked], part) for part in parts)
+            found.resembling[column] = Resemblance(of_deviations, of_errors, directions(parts[0]))
         return found
 
     def _rows_held_out(self, groups: Groups, table: Table, validation: Any) -> np.ndarray:
