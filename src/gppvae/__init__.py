@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gppvae.likelihoods import Likelihood
     from gppvae.training.callbacks import Callback, LogMetrics
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Threads that wait by spinning take the core from the one that works: two trainings on the same cores then hardly move.
 # Threads that go to sleep at once gain little from each other. A short spin has neither fault (docs/benchmarks.md).

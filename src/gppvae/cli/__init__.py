@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from gppvae.cli import asking, changing, errors, fitting, looking
+from gppvae.cli import asking, changing, errors, exploring, fitting, looking
 
 app = typer.Typer(
     name="gppvae",
@@ -46,6 +46,8 @@ def common(
     [bold]gppvae fit[/bold] table.csv --data images.npy --kernel "Learned(person, 64) * FreeForm(pose)" --out runs/faces
 
     [bold]gppvae predict[/bold] runs/faces wanted.csv --out predicted
+
+    [bold]gppvae explore[/bold] runs/faces --table table.csv --data images.npy
     """
     errors.debug.set(debug)
 
@@ -72,6 +74,7 @@ app.command(rich_help_panel=ASK)(asking.score)
 app.command(rich_help_panel=ASK)(asking.explain)
 app.command("add-objects", rich_help_panel=FIT)(changing.add_objects)
 app.command(rich_help_panel=LOOK)(looking.info)
+app.command(rich_help_panel=LOOK)(exploring.explore)
 app.command(rich_help_panel=LOOK)(looking.report)
 app.command(rich_help_panel=LOOK)(looking.kernels)
 app.command(rich_help_panel=LOOK, add_help_option=False, context_settings=LOADED_WHEN_ASKED)(reproduce)

@@ -28,6 +28,13 @@ def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> 
         path: the file; .parquet and .pq are Parquet, everything else is text.
         id_columns: columns to keep as text, so that "007" stays "007" whatever else the column holds; a whole
             number written as 3.0 is the id 3.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from gppvae.data.files import read_table
+        >>> _ = Path("table.csv").write_text("person,angle\\n007,90\\n008,180\\n")
+        >>> read_table("table.csv", id_columns=["person"])["person"].tolist()
+        ['007', '008']
     """
     file = plain_file(path, "a CSV table")
     ids = list(id_columns)

@@ -101,6 +101,20 @@ class GPPVAE(Showing, Estimator):
         kernel_: the fitted kernel; a list, one per group, where latents have groups.  prior_: with the latent noise.
         resolved_: what was trained, every open choice filled in, phases included.
         model_: networks and prior.  posterior_: q(B).  history_: metrics per epoch.
+
+    Example:
+        >>> import numpy as np
+        >>> from gppvae import GPPVAE
+        >>> time = np.tile(np.linspace(0.0, 6.0, 12), 3)
+        >>> table = {"who": np.repeat(["ann", "bob", "eve"], 12), "time": time}
+        >>> samples = np.sin(time)[:, None] * np.linspace(-1.0, 1.0, 5)
+        >>> model = GPPVAE("RBF(time) + Learned(who, 2) * RBF(time)", latent_dim=2, epochs=3)
+        >>> model = model.fit(samples, table, progress=False)
+        >>> new = model.predict({"who": ["ann", "eve"], "time": [2.5, 7.0]}, n_samples=16)
+        >>> new.mean.shape, new.std.shape
+        ((2, 5), (2, 5))
+        >>> model.encode(samples).shape
+        (36, 2)
     """
 
     kernel: KernelOrGroups

@@ -24,6 +24,13 @@ class Prediction:
     Attributes:
         mean: (N, ...).  std: per value, or None when no samples were drawn (n_samples=0).
             Both are DataFrames where samples and rows came as DataFrames.
+
+    Example:
+        >>> import numpy as np
+        >>> from gppvae import Prediction
+        >>> found = Prediction(mean=np.zeros((2, 28, 28)), std=None)
+        >>> found.mean.shape
+        (2, 28, 28)
     """
 
     mean: np.ndarray

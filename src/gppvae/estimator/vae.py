@@ -47,6 +47,14 @@ class VAE(Estimator):
     Args:
         latent_dim: L.  epochs: passes over the data.  lr: learning rate.
         average: decay of a running average of the weights, taken over at the end (0: none).
+
+    Example:
+        >>> import numpy as np
+        >>> from gppvae import VAE
+        >>> samples = np.random.default_rng(0).normal(size=(40, 6))
+        >>> model = VAE(latent_dim=2, epochs=2).fit(samples, progress=False)
+        >>> model.encode(samples).shape, model.sample(3).shape
+        ((40, 2), (3, 6))
     """
 
     latent_dim: int = LATENTS

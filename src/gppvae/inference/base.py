@@ -31,6 +31,16 @@ class LossTerms:
         n: samples they stand for.
         waiting: groups of parameters that do not step yet but gather gradients.
         gathered: batches that the gradients of kernel and latent noise stand for.
+
+    Example:
+        >>> import torch
+        >>> from gppvae import LossTerms
+        >>> weight = torch.tensor(3.0, requires_grad=True)
+        >>> zero = torch.zeros(())
+        >>> terms = LossTerms(weight**2, gp_nll=weight, neg_entropy=zero, penalty=zero, n=2)
+        >>> terms.backward()
+        >>> weight.grad.item()
+        3.5
     """
 
     recon_nll: Tensor
@@ -77,6 +87,14 @@ class Inference(nn.Module, abc.ABC):
         trains_encoder: whether encodings mean something after it.
         validated_by: "prediction", "reconstruction" or None; predictions fall back on reconstructions at unknown ids.
         alpha: latent noise variance that a fit starts from.
+
+    Example:
+        >>> from gppvae import Inference
+        >>> class Mine(Inference):
+        ...     def steps(self, epoch):
+        ...         yield from ()
+        >>> Mine.name, Mine.conditions, Mine.sweeps
+        ('Mine', True, 1)
     """
 
     name: str

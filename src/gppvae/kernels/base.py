@@ -52,6 +52,12 @@ class Kernel(nn.Module, ABC):
 
     Life of a kernel: write it; `bind` it to the training table, which fixes levels and inducing points; turn tables
     into `Rows` with `code`; then ask for features, diag, residual or gram as often as you like.
+
+    Example:
+        >>> from gppvae import RBF, Categorical
+        >>> kernel = RBF("age") + 0.5 * Categorical("sex") * RBF("age")
+        >>> kernel.columns(), len(kernel.terms())
+        (['age', 'sex'], 2)
     """
 
     n_parts: int = 1  # leaves and scales in the expression

@@ -28,6 +28,21 @@ class IdLeaf(Leaf):
     Attributes:
         levels: the distinct ids of the training table, sorted; ids added after training come last.
         advice_for_new_ids: how the message about an unknown id ends.
+
+    Example:
+        >>> import torch
+        >>> from gppvae import IdLeaf
+        >>> from gppvae.data.table import Table
+        >>> class Same(IdLeaf):
+        ...     rank = 1
+        ...     def create(self, generator):
+        ...         return None
+        ...     def factor(self, codes):
+        ...         return torch.ones(len(codes), 1, dtype=torch.float64)
+        >>> kernel, table = Same("who"), Table({"who": ["ann", "bob"]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).tolist()
+        [[1.0, 1.0], [1.0, 1.0]]
     """
 
     advice_for_new_ids = "leave those rows out, or fit again with samples of them"
@@ -103,6 +118,14 @@ class Learned(IdLeaf):
         column: p, the ids.
         dim: M, length of the vectors.
         normalize: divide x_p by |x_p|.
+
+    Example:
+        >>> from gppvae import Learned
+        >>> from gppvae.data.table import Table
+        >>> kernel = Learned("who", dim=2)
+        >>> kernel.bind(Table({"who": ["ann", "bob", "ann"]}))
+        >>> kernel.levels, tuple(kernel.vectors().shape)
+        (['ann', 'bob'], (2, 2))
     """
 
     advice_for_new_ids = "give samples of new ids to add_objects() first"
@@ -196,6 +219,14 @@ class FreeForm(IdLeaf):
 
     Args:
         column: q, the ids.
+
+    Example:
+        >>> from gppvae import FreeForm
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = FreeForm("who"), Table({"who": ["ann", "bob", "ann"]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.5, 1.0], [0.5, 1.0, 0.5], [1.0, 0.5, 1.0]]
     """
 
     def __init__(self, column: str) -> None:
@@ -232,6 +263,14 @@ class Categorical(IdLeaf):
 
     Args:
         column: p, the ids.
+
+    Example:
+        >>> from gppvae import Categorical
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = Categorical("who"), Table({"who": ["ann", "bob", "ann"]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]
     """
 
     @property

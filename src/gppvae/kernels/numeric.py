@@ -36,6 +36,19 @@ class NumericLeaf(Leaf):
 
     Args:
         columns: numeric columns; together they are one vector a per row.
+
+    Example:
+        >>> import torch
+        >>> from gppvae import NumericLeaf
+        >>> from gppvae.data.table import Table
+        >>> class Quadratic(NumericLeaf):
+        ...     rank = 2
+        ...     def factor(self, values):
+        ...         return torch.cat([values, values**2], dim=1)
+        >>> kernel, table = Quadratic("x"), Table({"x": [1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).tolist()
+        [[2.0, 6.0], [6.0, 20.0]]
     """
 
     reads_numbers = True
@@ -81,6 +94,14 @@ class Constant(Leaf):
         k(a, b) = 1
 
     Write `0.5 * Constant()` to start from another variance.
+
+    Example:
+        >>> from gppvae import Constant
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = Constant(), Table({"x": [0.0, 1.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 1.0], [1.0, 1.0]]
     """
 
     def __init__(self) -> None:
@@ -111,6 +132,14 @@ class Linear(NumericLeaf):
 
     Args:
         columns: a, one or more numeric columns.
+
+    Example:
+        >>> from gppvae import Linear
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = Linear("x"), Table({"x": [0.0, 1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[0.0, 0.0, 0.0], [0.0, 0.6, 1.2], [0.0, 1.2, 2.4]]
     """
 
     def __init__(self, *columns: str) -> None:
@@ -158,6 +187,18 @@ class InducingLeaf(NumericLeaf):
     Attributes:
         inducing: u, (R, d).
         shown_values: some of the training values, in rising order, for reports, (S, d).
+
+    Example:
+        >>> import torch
+        >>> from gppvae import InducingLeaf
+        >>> from gppvae.data.table import Table
+        >>> class Brownian(InducingLeaf):
+        ...     def covariance(self, a, b):
+        ...         return torch.minimum(a, b.T)
+        >>> kernel, table = Brownian("t"), Table({"t": [1.0, 3.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).tolist()
+        [[1.0, 1.0], [1.0, 3.0]]
     """
 
     def __init__(self, *columns: str, max_inducing: int = 64, jitter: float = 1e-8) -> None:

@@ -153,6 +153,14 @@ class RBF(StationaryLeaf):
         max_inducing: R, the largest number of inducing points or functions.
         jitter: what is added to the diagonal of K_uu.
         basis: "auto", "inducing" or, for one column, "hilbert".
+
+    Example:
+        >>> from gppvae import RBF
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = RBF("x", lengthscale=1.0), Table({"x": [0.0, 1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.61, 0.14], [0.61, 1.0, 0.61], [0.14, 0.61, 1.0]]
     """
 
     series_type = Sines
@@ -188,6 +196,14 @@ class Matern(StationaryLeaf):
         max_inducing: R, the largest number of inducing points or functions.
         jitter: what is added to the diagonal of K_uu.
         basis: "auto", "inducing" or, for one column, "hilbert".
+
+    Example:
+        >>> from gppvae import Matern
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = Matern("x", nu=0.5, lengthscale=1.0), Table({"x": [0.0, 1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.37, 0.14], [0.37, 1.0, 0.37], [0.14, 0.37, 1.0]]
     """
 
     series_type = Sines
@@ -225,6 +241,14 @@ class RationalQuadratic(StationaryLeaf):
         max_inducing: R, the largest number of inducing points.
         jitter: what is added to the diagonal of K_uu.
         basis: "auto" or "inducing", which are the same here.
+
+    Example:
+        >>> from gppvae import RationalQuadratic
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = RationalQuadratic("x", alpha=1.0, lengthscale=1.0), Table({"x": [0.0, 1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.67, 0.33], [0.67, 1.0, 0.67], [0.33, 0.67, 1.0]]
     """
 
     def __init__(
@@ -261,6 +285,14 @@ class Periodic(StationaryLeaf):
         max_inducing: R, the largest number of inducing points or functions.
         jitter: what is added to the diagonal of K_uu.
         basis: "auto", "inducing" or "fourier".
+
+    Example:
+        >>> from gppvae import Periodic
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = Periodic("x", period=2.0), Table({"x": [0.0, 1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.14, 1.0], [0.14, 1.0, 0.14], [1.0, 0.14, 1.0]]
     """
 
     series_type = Fourier

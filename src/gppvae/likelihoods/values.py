@@ -26,6 +26,19 @@ class Likelihood(nn.Module, abc.ABC):
         error_name: what `error` is called in logs.
         size_column: the column of the table that holds the sizes of samples, if it needs one.
         needs_totals: whether a sample's total is its size.
+
+    Example:
+        >>> import torch
+        >>> from gppvae import Likelihood
+        >>> class Poisson(Likelihood):
+        ...     def nll(self, y, out, mask=None):
+        ...         return (out.exp() - y * out + torch.lgamma(y + 1)).flatten(1).sum(1)
+        ...     def mean(self, out):
+        ...         return out.exp()
+        ...     def variance(self, out):
+        ...         return out.exp()
+        >>> round(Poisson().nll(torch.tensor([[2.0]]), torch.tensor([[0.0]])).item(), 3)
+        1.693
     """
 
     name: str
@@ -122,6 +135,13 @@ class Gaussian(Likelihood):
         pixel_var: sigma_y^2. It sets the trade-off between reconstruction and prior: the paper's lambda is
             2 L pixel_var / K.
         learn: fit it on the training set (the paper keeps it fixed, chosen on validation data).
+
+    Example:
+        >>> import torch
+        >>> from gppvae.likelihoods import Gaussian
+        >>> noise = Gaussian(pixel_var=0.04)
+        >>> round(noise.variance(torch.zeros(1, 1)).item(), 3)
+        0.04
     """
 
     name = "gaussian"
@@ -154,7 +174,14 @@ class Gaussian(Likelihood):
 
 
 class Bernoulli(Likelihood):
-    """y in [0, 1], out = logits."""
+    """y in [0, 1], out = logits.
+
+    Example:
+        >>> import torch
+        >>> from gppvae.likelihoods import Bernoulli
+        >>> Bernoulli().mean(torch.tensor([[0.0]])).item()
+        0.5
+    """
 
     name = "bernoulli"
 
