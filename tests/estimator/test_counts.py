@@ -79,6 +79,8 @@ def test_predictions_are_for_the_size_of_a_row_or_a_typical_one(by_column: GPPVA
     typical = by_column.predict({"place": [1.0]}).mean
     median = np.sort(table["depth"][TRAIN])[(TRAIN.sum() - 1) // 2]
     np.testing.assert_allclose(typical[0], one[0] * median / 100.0, rtol=1e-4)
+    given = by_total.predict({"place": [1.0], "(size)": [777.0]}).mean
+    np.testing.assert_allclose(given.sum(), 777.0, rtol=1e-4)
     totals = np.sort(counts[TRAIN].sum(1))
     np.testing.assert_allclose(
         by_total.predict({"place": [1.0, 5.0]}).mean.sum(1), totals[(len(totals) - 1) // 2], rtol=1e-4

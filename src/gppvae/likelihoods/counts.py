@@ -159,7 +159,14 @@ class Counts(Likelihood, abc.ABC):
 
 
 class Poisson(Counts):
-    """Counts whose variance is their mean."""
+    """Counts whose variance is their mean.
+
+    Example:
+        >>> import torch
+        >>> from gppvae.likelihoods import Poisson
+        >>> Poisson(size="depth").sized(torch.zeros(1, 2), torch.tensor([10.0])).exp().round().tolist()
+        [[10.0, 10.0]]
+    """
 
     name = "poisson"
 
@@ -179,6 +186,13 @@ class NegativeBinomial(Counts):
     Args:
         dispersion: where all start; by default from the moments of the training samples.
         size, zero_inflation: as in Counts.
+
+    Example:
+        >>> import torch
+        >>> from gppvae.likelihoods import NegativeBinomial
+        >>> counts = NegativeBinomial(dispersion=2.0)
+        >>> counts.mean(torch.zeros(1, 1)).item(), round(counts.variance(torch.zeros(1, 1)).item(), 3)
+        (1.0, 1.5)
     """
 
     name = "negative_binomial"

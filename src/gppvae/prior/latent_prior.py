@@ -116,7 +116,8 @@ class LatentPrior(nn.Module):
         alpha: latent noise variance to start from.
 
     Attributes:
-        size_column: column with the sizes of samples, which coded rows carry along for the likelihood; None for none.
+        size_column: column with the sizes of samples, which coded rows carry along for the
+            likelihood; None for none. A column of the name "(size)" comes before it.
     """
 
     size_column: str | None = None
@@ -189,8 +190,9 @@ class LatentPrior(nn.Module):
         columns: dict[str, Column] = {}
         for kernel in self.kernels:
             columns |= kernel.code(table).columns
-        if self.size_column is not None and self.size_column in table.columns:
-            columns[SIZE] = code_sizes(table, self.size_column)
+        for name in (SIZE, self.size_column):
+            if name is not None and name in table.columns and SIZE not in columns:
+                columns[SIZE] = code_sizes(table, name)
         return Rows(columns, len(table)).to(self.device)
 
     def plan(self, rows: Rows, batch_size: int) -> None:
