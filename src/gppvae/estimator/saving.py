@@ -72,12 +72,13 @@ def _check_meta(meta: dict[str, Any]) -> None:
     if not fits.get(layout, layout in ("first", "last") and len(shape) == 3):
         raise ValueError(f"layout is {shown(layout)} for samples of shape {shape}")
     names = meta["names"]
-    if names is not None and not (
-        len(shape) == 1 and len(names) == shape[0] and all(isinstance(n, str) for n in names)
-    ):
+    fits_names = isinstance(names, list) and len(shape) == 1 and len(names) == shape[0]
+    if names is not None and not (fits_names and all(isinstance(name, str) for name in names)):
         raise ValueError(f"names is {shown(names)} for samples of shape {shape}")
     if not isinstance(meta.get("frames", False), bool):
         raise ValueError(f"frames is {shown(meta['frames'])}")
+    if meta["kind"] == "gppvae" and set(meta["described"]) != {"kernel", "learned", "columns"}:
+        raise ValueError(f"described is {shown(meta['described'])}")
     for name in ("given", "trained", "own"):
         if not isinstance(meta[name], dict):
             raise ValueError(f"{name} is {shown(meta[name])}")
