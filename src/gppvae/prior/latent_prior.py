@@ -23,6 +23,7 @@ from gppvae.data.sizes import SIZE, code_sizes
 from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.base import Kernel, Leaf
 from gppvae.kernels.ids import IdLeaf
+from gppvae.kernels.not_applicable import fill_switched_off
 from gppvae.prior.arrowhead import arrowhead_nll
 from gppvae.prior.at_rows import RowFeatures, joined, over_whole
 from gppvae.prior.blocks import BlockFeatures, BlockLayout, NewIds, Places, block_column
@@ -261,6 +262,7 @@ class LatentPrior(nn.Module):
             new_ids: accept ids that were not in the training set in columns whose ids have nothing but blocks of their
                 own: these have their prior. A line in the log tells which.
         """
+        table = self._filled(table)
         readers: dict[str, list[Leaf]] = {}
         for leaf in self.leaves():
             readers.setdefault(leaf.key, []).append(leaf)
@@ -277,6 +279,14 @@ class LatentPrior(nn.Module):
             if name is not None and name in table.columns and SIZE not in columns:
                 columns[SIZE] = code_sizes(table, name)
         return Rows(columns, len(table)).to(self.device)
+
+    def _filled(self, table: Table) -> Table:
+        """The table with numbers filled in that are missing where no term reads them (kernels/not_applicable.py)."""
+        columns = dict(table.columns)
+        for kernel in self.kernels:
+            found = fill_switched_off(kernel.terms(), table).columns
+            columns |= {name: values for name, values in found.items() if values is not table.columns[name]}
+        return Table(columns)
 
     def _only_in_blocks(self, key: str) -> bool:
         """Whether the ids of a column have blocks of features of their own, and stand for nothing else."""
