@@ -188,6 +188,7 @@ def test_few_ids_with_the_others_integrated_out(name: str) -> None:
         some, z = setting.rows[:6], torch.randn(6, L, dtype=torch.float64)
         changed = totals[0].plus(prior.statistics(some, z)[0], 2.0)
         assert len(changed.parts) == 1, "a batch is not spread over all ids"
+        assert changed.eliminated is totals[0].eliminated, "all ids are looked at once for many batches"
         want = prior.at(setting.rows[:9], prior.posterior([changed]))
         V = prior.groups[0].features(setting.rows[:9])
         assert isinstance(V, BlockFeatures)
