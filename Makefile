@@ -55,8 +55,9 @@ lock:  ## renew requirements.lock from pyproject.toml
 	$(PYTHON) -m venv build/uv
 	build/uv/bin/pip install --quiet uv
 	echo "torch==2.13.0" > build/constraints.txt
-	build/uv/bin/uv pip compile pyproject.toml --extra explore --extra anndata --extra zarr --extra onnx \
-		--extra dev --extra docs --constraint build/constraints.txt \
+	build/uv/bin/uv pip compile pyproject.toml --extra zarr --extra parquet --extra anndata --extra onnx --extra explore \
+		--extra dev --extra docs \
+		--constraint build/constraints.txt \
 		--universal --python-version 3.10 --upgrade --no-annotate --quiet --custom-compile-command "make lock" \
 		--output-file build/full.lock
 	grep -vE '^(nvidia|cuda|triton)[-=]' build/full.lock > build/requirements.lock

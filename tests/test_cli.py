@@ -23,6 +23,7 @@ from gppvae.cli import app
 from gppvae.data.files import read_table
 from gppvae.data.subset import Subset, hold_out
 from gppvae.data.table import Table
+from gppvae.report import describe
 from gppvae.training.loop import TrainingError
 from tiny import KERNEL, SIZE, held_out, spots
 
@@ -137,7 +138,7 @@ def test_colour_bytes_with_levels_as_views(tmp_path: Path) -> None:
     assert "Results" not in sections(out / "report.html")
     (tmp_path / "rows.csv").write_text("spot,pose\ns1,left\n")
     succeed("predict", out, tmp_path / "rows.csv", "--out", tmp_path / "predicted")
-    with Image.open(tmp_path / "predicted" / "images" / "0000.png") as picture:
+    with Image.open(tmp_path / "predicted" / "images" / "0000_s1_left.png") as picture:
         assert picture.mode == "RGB" and picture.size == (SIZE, SIZE)
 
 
@@ -192,8 +193,8 @@ def test_predict_writes_arrays_rows_and_pictures(run: Path, tmp_path: Path) -> N
     expected = GPPVAE.load(run).predict(wanted, n_samples=5, seed=3)
     np.testing.assert_array_equal(np.load(out / "mean.npy"), expected.mean)
     np.testing.assert_array_equal(np.load(out / "std.npy"), expected.std)
-    for n in range(3):
-        with Image.open(out / "images" / f"{n:04d}.png") as picture:
+    for n, name in enumerate(("0000_s0_12.5", "0001_s4_90", "0002_s2_301")):
+        with Image.open(out / "images" / f"{name}.png") as picture:
             shown = np.asarray(picture) / 255.0
         np.testing.assert_allclose(shown, expected.mean[n].clip(0, 1), atol=0.5 / 255 + 1e-6)
     with Image.open(out / "sheet.png") as sheet:
@@ -271,7 +272,7 @@ def test_faults_of_the_program_are_one_sentence_and_a_trace_only_with_debug(
     def fail(*_: object) -> None:
         raise KeyError("a fault")
 
-    monkeypatch.setattr(GPPVAE, "load", fail)
+    monkeypatch.setattr(describe, "read_saved", fail)
     result = call("info", tmp_path)
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
     assert (

@@ -224,7 +224,7 @@ def test_load_says_what_it_needs(tmp_path: Path, door: Door) -> None:
     assert str(caught.value) == (
         f"{tmp_path} was fitted with classes of your own ({door.classes}); pass {door.load} to load()"
     )
-    result = CliRunner().invoke(app, ["info", str(tmp_path)])
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
 
 

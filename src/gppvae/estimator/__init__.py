@@ -2,7 +2,8 @@
 
 from gppvae.estimator.explanation import Curve, Explanation, TermExplanation
 from gppvae.estimator.gppvae import GPPVAE
+from gppvae.estimator.impute import Imputation
 from gppvae.estimator.prediction import Prediction
 from gppvae.estimator.vae import VAE
 
-__all__ = ["GPPVAE", "VAE", "Curve", "Explanation", "Prediction", "TermExplanation"]
+__all__ = ["GPPVAE", "VAE", "Curve", "Explanation", "Imputation", "Prediction", "TermExplanation"]

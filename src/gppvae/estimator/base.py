@@ -7,6 +7,7 @@ import copy
 import functools
 import hashlib
 import json
+import logging
 import math
 import os
 import zlib
@@ -21,12 +22,14 @@ from torch import Tensor, nn
 
 from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Epoch
+from gppvae.data.named import aligned, framed
 from gppvae.data.table import Rows
 from gppvae.estimator.checks import MAX_BATCH, MAX_SEED, MAX_WIDTH, choice, find_device, instance, number, whole
 from gppvae.estimator.export import export_decoder, write_onnx
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.settings import WRITES_PHASES, own_parts, settings_of
 from gppvae.estimator.shown import estimator_html, fitted_text
+from gppvae.estimator.sizes import measure_sizes
 from gppvae.inference.phase import Phase
 from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian, make_likelihood
 from gppvae.models.gppvae import GPPriorVAE
@@ -34,7 +37,7 @@ from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import NETWORKS, build_networks, check_networks, choose_network
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.callbacks import Callback, CallbackList, check_callbacks
-from gppvae.training.distributed import check_same, current_world
+from gppvae.training.distributed import check_same, current_world, first_process
 from gppvae.training.folder import RunFolder
 from gppvae.training.loop import Settings, Trainer, TrainingError, Validate
 
@@ -42,6 +45,8 @@ Self = TypeVar("Self", bound="Estimator")
 VALIDATIONS = 50  # of the longest phase, when nothing else is asked for
 FEW_ROWS = 8  # at which a model must answer with finite numbers before it is saved
 SCALES = (1e-30, 1e30)
+
+log = logging.getLogger("gppvae")
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -71,9 +76,11 @@ class Estimator(abc.ABC):
     device: str | None = None
 
     def __post_init__(self) -> None:
+        self._sees_mask = False  # whether the package's encoders see what is missing: if any training value was
         # Fitted values are declared here and set by fit() or load(): what is not fitted has none.
         self.shape_: tuple[int, ...]
         self.layout_: str
+        self.sample_names_: list[str] | None
         self.model_: GPPriorVAE
         self.resolved_: dict[str, Any]
         self.history_: list[dict[str, Any]]
@@ -162,8 +169,9 @@ class Estimator(abc.ABC):
             return ScaledGaussian() if self.pixel_var is None else Gaussian(self.pixel_var)
         return copy.deepcopy(make_likelihood(self.likelihood))
 
-    def _samples(self, data: Any) -> Samples:
-        samples = Samples(data, self.channels, self.scale, self.missing)
+    def _samples(self, data: Any, missing: str | None = None) -> Samples:
+        data = aligned(data, getattr(self, "sample_names_", None))
+        samples = Samples(data, self.channels, self.scale, missing or self.missing)
         shape = getattr(self, "shape_", samples.shape)
         if samples.shape != shape:
             raise ValueError(f"expected samples of shape {shape} as in training, got {samples.shape}")
@@ -174,7 +182,9 @@ class Estimator(abc.ABC):
         lowest, highest = samples.check(current_world())
         self._make_likelihood().check(lowest, highest, samples.integers)
         samples.keep_in_memory()
-        self.layout_ = samples.layout_in
+        self.layout_, self.sample_names_ = samples.layout_in, samples.names
+        self._sees_mask = samples.missing_values.total > 0
+        tell_missing(samples)
         return samples
 
     # -- building and running
@@ -195,7 +205,9 @@ class Estimator(abc.ABC):
         else:
             generator = torch.Generator().manual_seed(self.seed)
             numbers = likelihood.numbers_per_value
-            encoder, decoder = build_networks(self.network, shape, n_latents, self.width, numbers, generator)
+            encoder, decoder = build_networks(
+                self.network, shape, n_latents, self.width, numbers, generator, self._sees_mask
+            )
         encoder, decoder = encoder.eval(), decoder.eval()  # the loop switches to training mode while it trains
         check_networks(encoder, decoder, shape, n_latents, likelihood.numbers_per_value)
         return Autoencoder(encoder, decoder, likelihood).to(self._torch_device())
@@ -215,6 +227,7 @@ class Estimator(abc.ABC):
         model.autoencoder.likelihood.ready(samples.shape)
         number("checkpoint_seconds", checkpoint_seconds, 0.0, math.inf, "30")
         model.autoencoder.likelihood.measure(*(x.to(self._torch_device()) for x in samples.moments(current_world())))
+        measure_sizes(model.autoencoder.likelihood, samples, rows, current_world())
         self.resolved_ = self._resolve(model, phases, samples)
         settings = Settings(self.seed, self.patience, self.resolved_["validate_every"], checkpoint_seconds, progress)
         world = current_world()
@@ -325,7 +338,7 @@ class Estimator(abc.ABC):
 
     @torch.no_grad()
     def reconstruct(self, samples: Any, out: Folder = None) -> np.ndarray:
-        """Samples through encoder mean and decoder, in the shape that they came in.
+        """Samples through encoder mean and decoder, in the shape that they came in; a DataFrame as a DataFrame.
 
         Args:
             out: folder to write them into as mean.npy; they come back as a memory map.
@@ -335,7 +348,7 @@ class Estimator(abc.ABC):
         with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, layout)) as arrays:
             for batch in epoch:
                 arrays.put(mean=to_input_layout(autoencoder.reconstruct(batch.y, batch.mask), layout))
-        return arrays["mean"]
+        return framed(arrays["mean"], self.sample_names_, samples)
 
     def export_decoder(self) -> torch.export.ExportedProgram:
         """The decoder as a torch.export graph: latents (N, latent_dim) float32 -> mean samples.
@@ -361,6 +374,16 @@ class Estimator(abc.ABC):
         data = self._samples(samples)
         data.check()
         return Epoch(data, Rows({}, len(data)), self.batch_size, None, self._torch_device())
+
+
+def tell_missing(samples: Samples) -> None:
+    """Log how many values are missing, and warn of channels and samples that are missing altogether."""
+    found = samples.missing_values
+    if not found.total or not first_process():
+        return
+    log.info("%s; the encoder sees which", found.count())
+    for remark in found.remarks(vectors=len(samples.shape) == 1):
+        log.warning(remark)
 
 
 def _digests(config: dict[str, Any], samples: Samples) -> dict[str, str]:

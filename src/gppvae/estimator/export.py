@@ -22,14 +22,16 @@ ONNX_NEEDS = ("onnx", "onnxscript")
 
 
 class DecodedMean(nn.Module):
-    """z, (B, L) float32 -> E[y | z] in the order of axes of the training samples."""
+    """z, (B, L) float32 -> E[y | z] in the order of axes of the training samples; of counts, for a typical size."""
 
     def __init__(self, autoencoder: Autoencoder, layout: str) -> None:
         super().__init__()
         self.decoder, self.likelihood, self.layout = autoencoder.decoder, autoencoder.likelihood.values, layout
 
     def forward(self, z: Tensor) -> Tensor:
-        decoded: Tensor = to_input_layout(self.likelihood.mean(self.decoder(z)), self.layout)
+        decoded: Tensor = to_input_layout(
+            self.likelihood.mean(self.likelihood.sized(self.decoder(z), None)), self.layout
+        )
         return decoded
 
 

@@ -26,6 +26,7 @@ class Prediction:
 
     Attributes:
         mean: (N, ...).  std: per value, or None when no samples were drawn (n_samples=0).
+            Both are DataFrames where samples and rows came as DataFrames.
 
     Example:
         >>> import numpy as np

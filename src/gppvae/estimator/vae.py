@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gppvae.data.arrays import to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
+from gppvae.data.header import checked_content
 from gppvae.data.table import Rows
 from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, whole
@@ -31,10 +32,11 @@ from gppvae.inference import Inference
 from gppvae.inference.phase import MAX_RATE, Phase
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
+from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.callbacks import Callback
-from gppvae.training.checkpoint import checked_content, under, with_prefix
+from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import RunFolder
 
 
@@ -163,6 +165,7 @@ class VAE(Estimator):
             "own": own_parts(self),
             "shape": list(self.shape_),
             "layout": self.layout_,
+            "names": self.sample_names_,
             "history": self.history_,
         }
         save_model(path, with_prefix("model", self._fitted_model.state_dict()), meta)
@@ -192,7 +195,8 @@ class VAE(Estimator):
             self = cls(**(arguments(given) | given_again), device=device)
             self._check_settings()
             self._check_numbers()
-            self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
+            self.shape_, self.layout_, self.sample_names_ = tuple(meta["shape"]), meta["layout"], meta["names"]
+            self._sees_mask = trained["encoder"] == MaskedEncoder.__name__
             if encoder is None:
                 check_network_sizes(self, self.latent_dim, state)
         model = self._build(self.shape_)

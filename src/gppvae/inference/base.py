@@ -187,7 +187,7 @@ def neg_entropy(var: Tensor) -> Tensor:
 
 def recon_nll(autoencoder: Autoencoder, batch: Batch, z: Tensor) -> Tensor:
     """-log p(y | z), summed over the batch."""
-    return autoencoder.likelihood.nll(batch.y, autoencoder.decode(z), batch.mask).sum()
+    return autoencoder.nll(batch, z).sum()
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.arguments import read_arguments, shown, write_call
+from gppvae.kernels.not_applicable import fill_switched_off, rows_that_apply
 
 MAX_DENSE_ROWS = 4096
 MAX_PARTS = 100  # leaves and scales in one expression; also keeps recursion over the expression shallow
@@ -94,11 +95,17 @@ class Kernel(nn.Module, ABC):
                     f"the columns {other.columns_read} and {leaf.columns_read} cannot be told apart as {leaf.key!r}; "
                     "rename one of them"
                 )
-            leaf.bind_leaf(table, generator)
-            leaf.check_features(table)
+            known = rows_that_apply(leaf, self.terms(), table)
+            leaf.bind_leaf(known, generator)
+            leaf.check_features(known)
+        fill_switched_off(self.terms(), table)  # an error where a missing number matters
 
     def code(self, table: Table) -> Rows:
-        """Turn a table into coded rows; unknown ids and non-numeric values are errors that name them."""
+        """Turn a table into coded rows; unknown ids and non-numeric values are errors that name them.
+
+        Numbers may be missing where every term that reads them is 0 (not_applicable.py).
+        """
+        table = fill_switched_off(self.terms(), table)
         columns: dict[str, Column] = {}
         for leaf in self.leaves():
             if leaf.key not in columns:
@@ -208,6 +215,7 @@ class Leaf(Kernel):
     Attributes:
         columns_read: names of the columns.
         complete: whether the features of training rows carry the whole variance.
+        reads_numbers: whether its columns are numbers, which may be missing where a term is switched off.
         independent: whether it only says which rows belong together, k = 1 for equal ids and 0 for others.
         chooses_rank: whether it has as many features as the training table asks for, up to `most_features`.
         arguments: what the constructor was given, by name.
@@ -215,6 +223,7 @@ class Leaf(Kernel):
 
     columns_read: tuple[str, ...] = ()
     complete: bool = True
+    reads_numbers: bool = False
     independent: bool = False
     chooses_rank: bool = False
     most_features: int = FEW_FEATURES

@@ -56,6 +56,8 @@ class NumericLeaf(Leaf):
         [[2.0, 6.0], [6.0, 20.0]]
     """
 
+    reads_numbers = True
+
     def __init__(self, *columns: str) -> None:
         super().__init__()
         name = type(self).__name__

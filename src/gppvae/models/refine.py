@@ -72,7 +72,7 @@ class RowFit:
     """
 
     def __init__(self, model: GPPriorVAE, batch: Batch, before: Normal) -> None:
-        self.autoencoder, self.batch, self.before = model.autoencoder, batch, before
+        self.autoencoder, self.batch, self.before = model.autoencoder.with_sizes_of(batch), batch, before
         self.precision = before.precision
         self.to_gp = model.prior.to_gp
         encoded = self.autoencoder.encode(batch.y, batch.mask)

@@ -19,9 +19,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from gppvae.data.sizes import SIZE, code_sizes
 from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.base import Kernel, Leaf
 from gppvae.kernels.ids import IdLeaf
+from gppvae.kernels.not_applicable import fill_switched_off
 from gppvae.prior.arrowhead import arrowhead_nll
 from gppvae.prior.at_rows import RowFeatures, joined, over_whole
 from gppvae.prior.blocks import BlockFeatures, BlockLayout, NewIds, Places, block_column
@@ -172,7 +174,13 @@ class LatentPrior(nn.Module):
     Args:
         groups: (kernel, number of latents) of each group, in the order of the latents.
         alpha: latent noise variance to start from.
+
+    Attributes:
+        size_column: column with the sizes of samples, which coded rows carry along for the
+            likelihood; None for none. A column of the name "(size)" comes before it.
     """
+
+    size_column: str | None = None
 
     def __init__(self, groups: Sequence[tuple[Kernel | None, int]], alpha: float = 0.1) -> None:
         super().__init__()
@@ -253,7 +261,10 @@ class LatentPrior(nn.Module):
         Args:
             new_ids: accept ids that were not in the training set in columns whose ids have nothing but blocks of their
                 own: these have their prior. A line in the log tells which.
+
+        Numbers may be missing where every term that reads them is 0 (kernels/not_applicable.py).
         """
+        table = fill_switched_off([term for kernel in self.kernels for term in kernel.terms()], table)
         readers: dict[str, list[Leaf]] = {}
         for leaf in self.leaves():
             readers.setdefault(leaf.key, []).append(leaf)
@@ -266,6 +277,9 @@ class LatentPrior(nn.Module):
                 _tell_new_ids(leaf, len(columns[key].values))
             else:
                 columns[key] = leaf.code_leaf(table)
+        for name in (SIZE, self.size_column):
+            if name is not None and name in table.columns and SIZE not in columns:
+                columns[SIZE] = code_sizes(table, name)
         return Rows(columns, len(table)).to(self.device)
 
     def _only_in_blocks(self, key: str) -> bool:

@@ -12,6 +12,7 @@ from scipy.stats import norm
 from gppvae.data.arrays import Samples, from_input_layout
 from gppvae.data.table import Table, id_text
 from gppvae.estimator import GPPVAE, Prediction
+from gppvae.report.errors import at_their_sizes
 
 Part = tuple[Any, Any]  # samples and their table
 DRAWS = 32
@@ -84,7 +85,7 @@ def channels_first(model: GPPVAE, array: Any) -> np.ndarray:
 
 def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
     """Predict the rows at `index` with draws, and read what is known of them."""
-    table = Table(part[1]).take(index)
+    table = at_their_sizes(model, part[0], Table(part[1]).take(index), index)
     drawn: Prediction = model.predict(table, n_samples=DRAWS)
     noisy: Prediction = model.predict(table, n_samples=DRAWS, include_noise=True)
     mean, spread, std = (channels_first(model, array) for array in (drawn.mean, drawn.std, noisy.std))

@@ -34,6 +34,7 @@ from gppvae.report.svg import BOLD, Chart, Plot, Series, bar_chart, cut, heat_ma
 TERMS = {
     "loss": "total loss", "recon_nll": "reconstruction NLL", "gp_nll": "GP prior NLL",
     "neg_entropy": "negative entropy", "penalty": "penalty", "valid_mse": "validation MSE",
+    "valid_deviance": "validation deviance",
 }  # fmt: skip
 MAX_MARKS = 40  # rows of a heat map, and names along an axis
 MAX_CHANNELS, MAX_LINES = 6, 4
@@ -75,7 +76,9 @@ def curve_rows(history: list[dict[str, Any]], phases: list[dict[str, Any]]) -> l
     apart = {phase["name"] for phase in phases if set(phase["lr"]) == {"encoder"}}
     rows = [dict(row) for row in history if row["phase"] not in apart]
     for row in rows:
-        row["valid_mse"] = row.get("valid_mse_prediction", row.get("valid_mse_reconstruction"))
+        for error in ("mse", "deviance"):
+            found = row.get(f"valid_{error}_prediction", row.get(f"valid_{error}_reconstruction"))
+            row |= {} if found is None else {f"valid_{error}": found}
     zero = [term for term in TERMS if rows and all(not row.get(term) for row in rows)]
     return [{name: value for name, value in row.items() if name not in zero} for row in rows]
 

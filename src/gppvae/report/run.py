@@ -38,6 +38,7 @@ from gppvae.report.describe import (
     run_facts,
     settings_rows,
 )
+from gppvae.report.errors import count_scores, error_words
 from gppvae.report.images import is_image, shade_range, to_pictures
 from gppvae.report.kept import keep_sections, kept_sections
 from gppvae.report.page import Page, Panel
@@ -137,7 +138,8 @@ class RunReport:
             return
         self.page.section(RESULTS)
         if found:
-            self._score_table(found, f"Mean squared error at {len(self.rows)} rows that were not trained on.")
+            words = error_words(self.model)[1]
+            self._score_table(found, f"{words} at {len(self.rows)} rows that were not trained on.")
         if error is not None and stored:
             both = {OURS: float(error)} | {str(name): float(value) for name, value in stored.items()}
             self._score_table(both, "Error at the rows that the fit held out itself.")
@@ -157,8 +159,9 @@ class RunReport:
                     f"The model does not beat the {best}. Train longer, try another kernel, or use the simple answer."
                 )
         rows = [(name, value) for name, value in scores.items()]
-        self.page.table(["method", "MSE"], rows, f"{caption} Lower is better.", highlight_row=0)
-        self.page.download("errors.csv", _csv(pd.DataFrame(rows, columns=["method", "mse"])), "these errors")
+        head = error_words(self.model)[0]
+        self.page.table(["method", head], rows, f"{caption} Lower is better.", highlight_row=0)
+        self.page.download("errors.csv", _csv(pd.DataFrame(rows, columns=["method", head.lower()])), "these errors")
 
     def predictions(self, others: Mapping[str, np.ndarray]) -> None:
         """Worst, typical and best cases."""
@@ -310,6 +313,9 @@ class RunReport:
 
     def _scores(self) -> dict[str, float]:
         assert self.test is not None
+        counted = count_scores(self.model, self.test, self.rows, OURS)
+        if counted is not None:
+            return counted
         truth = read(self.model, self.test[0], self.rows)
         guess = channels_first(self.model, self.model.predict(Table(self.test[1]).take(self.rows)).mean)
         scores = {OURS: float(np.nanmean(np.square(truth - guess)))}

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Epoch, derive_seed
+from gppvae.data.header import checked_content
 from gppvae.inference import Inference, LossTerms
 from gppvae.inference.phase import Phase
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.average import RunningAverage
 from gppvae.training.callbacks import Callback
-from gppvae.training.checkpoint import check_finite, checked_content, under, with_prefix
+from gppvae.training.checkpoint import check_finite, under, with_prefix
 from gppvae.training.folder import CHECKPOINT, RunFolder
 from gppvae.training.phases import make_inference, optimizer_groups, parameter_groups
 from gppvae.training.progress import Progress
@@ -300,7 +301,7 @@ class PhaseRun:
             logged |= validated
             shown |= validated
         self.trainer.log(row | logged)
-        self.progress.epoch(done + 1, shown)
+        self.progress.epoch(done + 1, shown, {name: logged[name] for name in sums})
 
     def _step(self, terms: LossTerms, progress: float) -> dict[str, Tensor]:
         """Step what does not wait; the values of the terms, of all processes."""
