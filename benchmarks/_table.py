@@ -80,7 +80,7 @@ def subjects_table(result: dict[str, Any]) -> str:
     ]  # fmt: skip
     alone = [
         [f"{case['subjects']:,}", f"{case['features']:,}",
-         *(f"{case['methods'][name]['seconds']:.2f} s" for name in STEPS), f"{case['extra_bytes'] / 2**20:.0f} MiB"]
+         *(f"{case['methods'][name]['cpu_seconds']:.2f} s" for name in STEPS), f"{case['extra_bytes'] / 2**20:.0f} MiB"]
         for case in result["blocks"]
     ]  # fmt: skip
     sizes = list(result["epochs"]["vae"])

@@ -261,8 +261,10 @@ class LatentPrior(nn.Module):
         Args:
             new_ids: accept ids that were not in the training set in columns whose ids have nothing but blocks of their
                 own: these have their prior. A line in the log tells which.
+
+        Numbers may be missing where every term that reads them is 0 (kernels/not_applicable.py).
         """
-        table = self._filled(table)
+        table = fill_switched_off([term for kernel in self.kernels for term in kernel.terms()], table)
         readers: dict[str, list[Leaf]] = {}
         for leaf in self.leaves():
             readers.setdefault(leaf.key, []).append(leaf)
@@ -279,14 +281,6 @@ class LatentPrior(nn.Module):
             if name is not None and name in table.columns and SIZE not in columns:
                 columns[SIZE] = code_sizes(table, name)
         return Rows(columns, len(table)).to(self.device)
-
-    def _filled(self, table: Table) -> Table:
-        """The table with numbers filled in that are missing where no term reads them (kernels/not_applicable.py)."""
-        columns = dict(table.columns)
-        for kernel in self.kernels:
-            found = fill_switched_off(kernel.terms(), table).columns
-            columns |= {name: values for name, values in found.items() if values is not table.columns[name]}
-        return Table(columns)
 
     def _only_in_blocks(self, key: str) -> bool:
         """Whether the ids of a column have blocks of features of their own, and stand for nothing else."""
