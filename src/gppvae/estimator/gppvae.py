@@ -37,7 +37,7 @@ from gppvae.estimator.cost import tell_carried, tell_cost
 from gppvae.estimator.described import described
 from gppvae.estimator.explain import ROWS, explain
 from gppvae.estimator.explanation import Explanation
-from gppvae.estimator.impute import Imputation, Imputer, learn_value_noise
+from gppvae.estimator.impute import TRIED_IN_FIT, Imputation, Imputer, learn_value_noise
 from gppvae.estimator.new_objects import add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.plan import columns_read, plan_fit
@@ -326,7 +326,7 @@ class GPPVAE(Showing, Estimator):
         """What impute() needs to know, from held-out rows or from training rows."""
         self.value_noise_ = learn_value_noise(*self._fitted, epoch, held_out)
         generator = torch.Generator().manual_seed(derive_seed(self.seed, 4))
-        self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True) or Trust()
+        self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True, most=TRIED_IN_FIT) or Trust()
 
     def _imputer(self, usual: Trust) -> Imputer:
         return Imputer(*self._fitted, self._object_noise(), self.value_noise_, usual)
