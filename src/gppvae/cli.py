@@ -328,6 +328,17 @@ def reproduce(words: typer.Context) -> None:
     reproduce_app(one_sentence)(words.args, prog_name=words.command_path)
 
 
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+)
+def bench(words: typer.Context) -> None:
+    """Measure the package on public data, with nothing but a kernel."""
+    from gppvae.bench.commands import bench_app
+
+    bench_app(one_sentence)(words.args, prog_name=words.command_path)
+
+
 def _utf8(*words: str) -> list[str]:
     """Words of the command line as they were typed, also where the locale is C and Python took them for bytes."""
     return [os.fsencode(word).decode("utf-8", "replace") for word in words]
