@@ -12,17 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gppvae.data.subset import hold_out
 from gppvae.data.table import Table
 from gppvae.inference.phase import Phase
-from gppvae.kernels import IdLeaf, Kernel, Learned
+from gppvae.kernels import IdLeaf, InducingLeaf, Kernel, Learned
 from gppvae.training.distributed import first_process
 
 log = logging.getLogger("gppvae")
 
 LATENTS = 64
 FEW_ROWS = 1000  # of images: up to here training on what the other rows say is ahead, beyond it global inference
+FEW_INDUCING = 64  # inducing points that a kernel starts from
 FEW_FEATURES = 400  # H that a learned dimension is chosen for where every batch solves with H x H matrices
 MOST_FEATURES = 1024  # H beyond which such solves cost more than the networks
 HELD_OUT, LEAST_HELD_OUT, MOST_HELD_OUT = 0.05, 4, 256
@@ -98,9 +100,9 @@ def _other_features(leaves: Sequence[object], own: Learned, table: Table) -> int
     for leaf in leaves:
         if isinstance(leaf, IdLeaf) and leaf is not own:
             sizes.append(len(table.levels(leaf.column)))
-        elif leaf is not own and hasattr(leaf, "max_inducing"):
-            values = table.numeric(leaf.columns_read)  # type: ignore[attr-defined]
-            sizes.append(min(len(np.unique(values, axis=0)), leaf.max_inducing))
+        elif isinstance(leaf, InducingLeaf):
+            distinct = len(pd.DataFrame({name: table[name] for name in leaf.columns_read}).drop_duplicates())
+            sizes.append(min(distinct, leaf.max_inducing or FEW_INDUCING))
     return math.prod(sizes)
 
 

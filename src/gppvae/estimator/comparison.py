@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from gppvae.data.arrays import Samples, from_input_layout
@@ -73,7 +74,7 @@ def compare(model: GPPVAE, training: tuple[Samples, Table], held: tuple[Samples,
     wanted = held[1].take(picked)
     y, mask = held[0].read(torch.from_numpy(picked))
     unit = model._unit()
-    predicted = from_input_layout(model.predict(wanted).mean, model.layout_)
+    predicted = from_input_layout(np.asarray(model.predict(wanted).mean), model.layout_)
     answers = simple_answers(model, training, wanted)
     errors = {MODEL: _error(y.numpy(), predicted, mask, unit)}
     errors |= {name: _error(y.numpy(), answer, mask, unit) for name, answer in answers}
@@ -104,7 +105,7 @@ def simple_answers(model: GPPVAE, training: tuple[Samples, Table], wanted: Table
     leaves = model.prior_.leaves()
     ids = [leaf for leaf in leaves if isinstance(leaf, IdLeaf)]
     objects = max(ids, key=lambda leaf: (isinstance(leaf, Learned), len(leaf.levels)), default=None)
-    numeric = next((leaf for leaf in leaves if isinstance(leaf, NumericLeaf)), None)
+    numeric = next((leaf for leaf in leaves if isinstance(leaf, NumericLeaf) and _complete(leaf, table, wanted)), None)
     view = next((leaf for leaf in ids if objects is not None and leaf.column != objects.column), None)
     same = np.ones((len(wanted), len(table)), dtype=bool)
     if objects is not None:
@@ -130,6 +131,11 @@ def simple_answers(model: GPPVAE, training: tuple[Samples, Table], wanted: Table
         if len(names) == 1:
             pairs = [_neighbours(a[n, 0], b[:, 0], same[n], period) for n in range(len(wanted))]
             yield f"linear in {names[0]}", _blend(samples, pairs)
+
+
+def _complete(leaf: NumericLeaf, *tables: Table) -> bool:
+    """Whether no number that the leaf reads is missing."""
+    return not any(pd.isna(table[name]).any() for table in tables for name in leaf.columns_read)
 
 
 def _spread(rows: np.ndarray) -> np.ndarray:

@@ -27,6 +27,7 @@ from gppvae.estimator.choices import (
 from gppvae.estimator.settings import OPEN, Groups
 from gppvae.inference.phase import Phase
 from gppvae.kernels import InducingLeaf, Kernel
+from gppvae.kernels.not_applicable import rows_that_apply
 from gppvae.kernels.stationary import StationaryLeaf
 from gppvae.likelihoods import Likelihood, ScaledGaussian
 from gppvae.models.start import (
@@ -148,7 +149,9 @@ def _start(
         signal = torch.maximum(signal, fit_components(kernel, rows, scores))
         for leaf in kernel.leaves():
             if isinstance(leaf, InducingLeaf) and not leaf.complete:
-                leaf.choose_inducing_again(table)  # for the length scale that was found
+                leaf.choose_inducing_again(
+                    rows_that_apply(leaf, kernel.terms(), table)
+                )  # for the length scale that was found
             if isinstance(leaf, StationaryLeaf):
                 lengths = ", ".join(f"{float(value):.3g}" for value in leaf.base.lengthscale.detach().reshape(-1))
                 tell("%s: length scale %s, by an exact fit to principal components", leaf.text(), lengths)

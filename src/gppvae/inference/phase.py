@@ -29,6 +29,12 @@ class Phase:
         options: further arguments of the inference.
         held_out: whether rows held out to measure errors stay out of this phase; errors are measured at its end.
         restart: whether the model starts again from where the fit began.
+
+    Example:
+        >>> from gppvae import Phase
+        >>> phase = Phase("joint", "minibatch", epochs=40, lr={"encoder": 1e-3, "decoder": 1e-3}, decay="cosine")
+        >>> phase.rate(0.0), phase.rate(0.5)
+        (1.0, 0.5)
     """
 
     name: str
