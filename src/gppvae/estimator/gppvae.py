@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import logging
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +63,8 @@ from gppvae.training.distributed import current_world
 from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
-CALIBRATION_ROWS = 512
+log = logging.getLogger("gppvae")
+CALIBRATION_ROWS, CALIBRATION_VALUES = 512, 2**21
 ALPHAS = (1e-12, 1e6)
 KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
@@ -163,7 +166,7 @@ class GPPVAE(Estimator):
         self._learn_noise(*judged)
         self.posterior_ = self._laplace(data, rows)
         self.remainders_ = self._resemblance(data, rows)
-        self.calibrate(*judged)
+        self.calibration_ = self._calibration(*judged, trained_on=not judge)
         self._keep(folder)
         return self
 
@@ -181,7 +184,13 @@ class GPPVAE(Estimator):
     def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
         """q(B) with the means that were trained, and variances from what the training rows say through the decoder."""
         epoch = Epoch(data, rows, self.batch_size, None, self._torch_device(), world=current_world())
-        return laplace_posterior(*self._fitted, epoch)
+        try:
+            return laplace_posterior(*self._fitted, epoch)
+        except torch.linalg.LinAlgError as error:  # a fit that took hours is kept
+            log.warning(
+                "variances are those of training, since sites are not finite (%s)", " ".join(str(error).split())
+            )
+            return self.posterior_
 
     @torch.no_grad()
     def _resemblance(self, data: Samples, rows: Rows) -> Remainders:
@@ -203,16 +212,24 @@ class GPPVAE(Estimator):
         Give rows that were not trained on, like those to be predicted: errors at training rows are smaller.
         At most 512 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
         """
+        found = self._calibration(samples, table, n_samples)
+        self.calibration_ = self.calibration_ if found is None else found
+
+    def _calibration(
+        self, samples: Any, table: Any, n_samples: int = 32, trained_on: bool = False
+    ) -> Calibration | None:
+        """Errors at rows by the spread of draws; None for likelihoods that know their noise."""
         if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
-            return
+            return None
         data, rows_table = self._samples(samples), Table(table)
         same_length(data, rows_table)
-        picked = np.arange(0, len(data), -(-max(len(data), 1) // CALIBRATION_ROWS))
+        most = max(32, min(CALIBRATION_ROWS, CALIBRATION_VALUES // math.prod(data.shape)))
+        picked = np.arange(0, len(data), -(-max(len(data), 1) // most))
         y, mask = data.read(torch.from_numpy(picked))
         found = self.predict(rows_table.take(picked), n_samples)
         assert found.std is not None
         first = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
-        self.calibration_ = calibrate(y, mask, first, self._unit())
+        return replace(calibrate(y, mask, first, self._unit()), trained_on=trained_on)
 
     @readable_algebra()
     def add_objects(self, samples: Any, table: Any, steps: int = 8) -> list[str]:
