@@ -3,7 +3,7 @@
 Gradients are those of the object vectors X, the view factor W, the encoder's outputs and alpha.
 """
 
-# ruff: noqa: N806 (the letters of the paper are the names here)
+# ruff: noqa: N803, N806 (the letters of the paper are the names here)
 from __future__ import annotations
 
 import math
@@ -24,6 +24,7 @@ from gppvae.prior.statistics import StatisticsSum
 MOST_DISTINCT = 100_000  # rows that are made; more are the same ones again
 ALPHA = 0.1
 Nll = Callable[[Assembled], Tensor]
+Predict = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Problem:
@@ -86,6 +87,13 @@ def autograd_nll(full: Assembled) -> Tensor:
         quad = quad - torch.cholesky_solve(full.T, L_C).diagonal().sum()
     logdet = e + 2.0 * L_C.diagonal().log().sum()
     return 0.5 * (quad + n_latents * (logdet + n * math.log(2.0 * math.pi)))
+
+
+def autograd_prediction(V: Tensor, S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
+    """The formula of `ConditionedAtRows` as one writes it, left to autograd."""
+    L_C = torch.linalg.cholesky(S + torch.eye(len(S), dtype=S.dtype))
+    m, w = torch.linalg.solve_triangular(L_C, torch.cat([R, V.T], dim=1), upper=False).split([R.shape[1], len(V)], 1)
+    return w.T @ m, w.square().sum(0).unsqueeze(1)
 
 
 def by_statistics(problem: Problem, expected: bool, nll: Nll = gp_nll) -> float:

@@ -4,9 +4,10 @@
 
 All in one interleaved run: gppvae as it is; with the term left to autograd instead of its closed-form derivative; with
 whole features summed instead of a split layout; and the paper's formulas in two precisions. The term alone, given the
-sums, is timed both ways too. Writes results/gp_term.json; --quick writes into build/quick only.
+sums, is timed both ways too, and so is the prediction of 64 rows from sums that carry a gradient. Writes
+results/gp_term.json; --quick writes into build/quick only.
 
-The other derivative of prior/closed_form.py, PosteriorAtRows, is not timed: it is an estimator, not a trick. Rows
+One derivative of prior/closed_form.py, PosteriorAtRows, is not timed: it is an estimator, not a trick. Rows
 outside the batch are known by their sums only, so autograd has no expression that it could be compared with.
 """
 
@@ -21,10 +22,11 @@ from typing import Any
 
 import torch
 from _common import Timing, extra_memory, in_fresh_process, interleave, save
-from _gp_problem import Nll, Problem, assembled, autograd_nll, by_paper, by_statistics
+from _gp_problem import Nll, Predict, Problem, assembled, autograd_nll, autograd_prediction, by_paper, by_statistics
 from torch import Tensor
 
 from gppvae.inference.fixed_latents import CHUNK_ROWS
+from gppvae.prior.closed_form import ConditionedAtRows
 from gppvae.prior.lowrank import gp_nll
 
 
@@ -49,6 +51,7 @@ SIZES = {
     "rows": Size((100_000, 8, 16, 16), CHUNK_ROWS, 1.0),
 }
 FORMS = ("sampled", "expected")
+PREDICTED_ROWS = 64
 METHODS = ("gppvae", "autograd", "whole features", "paper64", "paper32")
 WITH_MEMORY = ("gppvae", "paper64")
 MEMORY_TARGET = 0.2  # largest share of the extra memory of the paper's formulas, at the most rows
@@ -74,6 +77,19 @@ def terms(size: Size, form: str, seed: int) -> dict[str, Callable[[], object]]:
         return lambda: torch.autograd.grad(nll(full), leaves)
 
     return {"term": run(gp_nll), "term by autograd": run(autograd_nll)}
+
+
+def predictions(size: Size, seed: int) -> dict[str, Callable[[], object]]:
+    """Rows predicted from sums, with the gradient of all three: in closed form, and by autograd."""
+    problem = Problem(size.shape, size.batch_size, seed)
+    full = assembled(problem, expected=False)
+    features = problem.kernel.features(problem.rows[0][:PREDICTED_ROWS]).detach().requires_grad_()
+    leaves = [features, full.S, full.R]
+
+    def run(predict: Predict) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(sum(x.sum() for x in predict(features, full.S, full.R)), leaves)
+
+    return {"prediction": run(ConditionedAtRows.apply), "prediction by autograd": run(autograd_prediction)}
 
 
 def differences(size: Size, form: str, seed: int) -> dict[str, float]:
@@ -102,7 +118,8 @@ def memory_of(size: str, form: str, method: str, seed: int) -> None:
 def measure(name: str, form: str, rounds: int, seed: int) -> dict[str, Any]:
     size = SIZES[name]
     problems = {method: runner(method, size, form, seed) for method in METHODS}
-    times = interleave({method: run for method, (_, run) in problems.items()} | terms(size, form, seed), rounds)
+    runs: dict[str, Callable[[], object]] = {method: run for method, (_, run) in problems.items()}
+    times = interleave(runs | terms(size, form, seed) | predictions(size, seed), rounds)
     extra = {
         method: in_fresh_process(__file__, "--memory", name, form, method, "--seed", str(seed))
         for method in WITH_MEMORY
@@ -127,7 +144,9 @@ def measure(name: str, form: str, rounds: int, seed: int) -> dict[str, Any]:
 def ratios(times: dict[str, Timing]) -> dict[str, float]:
     """How many times longer each method takes than what gppvae does."""
     found = {method: times[method].ratio_to(times["gppvae"]) for method in METHODS[1:]}
-    return found | {"term by autograd": times["term by autograd"].ratio_to(times["term"])}
+    for name in ("term", "prediction"):
+        found[f"{name} by autograd"] = times[f"{name} by autograd"].ratio_to(times[name])
+    return found
 
 
 def show(case: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MODULES = sorted(path.name for path in FOLDER.glob("*.py"))
@@ -37,6 +38,12 @@ def test_every_way_that_gp_term_times_gives_the_gradient_of_the_papers_formulas(
     found = gp_term.differences(gp_term.Size((60, 3, 4, 2), batch_size), form, 0)
     assert found.keys() == {"gppvae", "autograd", "whole features", "paper32"}
     assert max(value for name, value in found.items() if name != "paper32") < 1e-9
+
+
+def test_both_predictions_that_gp_term_times_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    gp_term = script("gp_term", monkeypatch)
+    ours, plain = (run() for run in gp_term.predictions(gp_term.Size((60, 3, 4, 2), 60), 0).values())
+    torch.testing.assert_close([ours[0], ours[1] + ours[1].T, ours[2]], [plain[0], plain[1] + plain[1].T, plain[2]])
 
 
 def test_the_layouts_that_gp_term_compares_differ(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import oracles
 from gppvae import GPPVAE
-from gppvae.report.describe import kernel_rows, noise_learned
+from gppvae.estimator.described import kernel_rows, noise_learned
 
 N, K, L, NOISE, SCALE = 120, 6, 2, 0.3, 0.8
 FAR = np.array([9.0, 30.0])

@@ -28,9 +28,8 @@ def predict(model: GPPriorVAE, epoch: RowEpoch, inference: LeaveOut, number: int
     totals = inference._sums(epoch.rows, inference.latents)
     batch = list(epoch)[number]
     mean, _ = model.autoencoder.encode(batch.y)
-    found, target = inference._predicted(batch, epoch, totals, mean)
-    chosen = target.squeeze(1)
-    return found.mean[chosen], (found.var + found.noise)[chosen], batch.index[chosen]
+    _, found, chosen = inference._predicted(batch, epoch, totals, mean)
+    return found.mean, found.var + found.noise, batch.index[chosen]
 
 
 @every_kernel
@@ -91,7 +90,7 @@ def test_the_gradient_is_that_of_a_loss_through_a_dense_gp(kernel: str, what: st
     recon = -torch.distributions.Normal(out, noise).log_prob(epoch.y).sum()
     # q(B) of the GP term is held where the latents put it at the start.
     with torch.no_grad():
-        q = model.prior.posterior(inference._sums(epoch.rows, mean))
+        q = model.prior.posterior(model.prior.statistics(epoch.rows, mean))
     rows_nll = model.prior.at(epoch.rows, q, training=True).expected_nll(mean, var).sum()
     entropy = torch.distributions.Normal(mean, var.sqrt()).entropy().sum()
     loss = recon + rows_nll + q.kl() - entropy + model.prior.neg_log_prior()

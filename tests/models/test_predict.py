@@ -27,6 +27,9 @@ KERNELS = {
     "views first": lambda: FreeForm("pose") * Learned("person", 3),
     "three factors": lambda: FreeForm("pose") * Learned("person", 2) * RBF("time", lengthscale=0.8),
     "sum": lambda: 0.5 * Categorical("person") + Periodic("angle", 360) * Learned("person", 2) + Linear("time"),
+    "ids with features of their own": lambda: (
+        RBF("time", lengthscale=0.7) + RBF("time", lengthscale=0.5) * Categorical("person") + Categorical("pose")
+    ),
     "few inducing points": lambda: Matern("time", lengthscale=0.7, max_inducing=4) * Learned("person", 2),
 }
 every_kernel = pytest.mark.parametrize("name", KERNELS)

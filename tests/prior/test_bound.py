@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gppvae.prior.latent_prior import Latents
+from gppvae.prior.latents import Latents
 from gppvae.prior.lowrank import gp_nll
 from gppvae.prior.posterior import DiagonalCovariance, SharedCovariance, WeightPosterior, condition
 from prior.problems import ALPHAS, SIZES, Problem, problem, tensor

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import oracles
-from gppvae.prior.closed_form import GPTerm, PosteriorAtRows, PseudoPosterior, condition_on_pseudo
+from gppvae.prior.closed_form import ConditionedAtRows, GPTerm, PosteriorAtRows, PseudoPosterior, condition_on_pseudo
 from prior.problems import ALPHAS, SIZES, Problem, problem, tensor
 
 # -- the GP term
@@ -171,3 +171,38 @@ def test_gradients_when_others_were_seen_before(size: str, others: bool, rng: np
     got = (g * f).sum() + (h * s).sum()
     for one, other in zip(*(torch.autograd.grad(value, inputs) for value in (got, want)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+
+
+# -- predictions from sums that carry a gradient: rows left out
+
+
+def plain_prediction(V: Tensor, S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of f by an explicit inverse, which autograd goes through."""
+    Sigma = torch.linalg.inv(torch.eye(len(S), dtype=torch.float64) + S)
+    return V @ Sigma @ R, (V @ Sigma * V).sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_predictions_from_sums_by_differences(size: str, rng: np.random.Generator) -> None:
+    p = problem(*SIZES[size], 0.3)
+    inputs = [tensor(part).requires_grad_() for part in (rng.normal(size=(4, p.V.shape[1])), p.V, p.mean)]
+
+    def predicted(V: Tensor, W: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        return tuple(ConditionedAtRows.apply(V, W.T @ W, W.T @ z))
+
+    assert torch.autograd.gradcheck(predicted, inputs, eps=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS[1:])
+@pytest.mark.parametrize("size", SIZES)
+def test_predictions_from_sums_are_the_plain_expression(size: str, alpha: float, rng: np.random.Generator) -> None:
+    p = problem(*SIZES[size], alpha)
+    V, W, z = (tensor(part).requires_grad_() for part in (rng.normal(size=(4, p.V.shape[1])), p.V, p.mean))
+    weight = [tensor(rng.normal(size=(4, width))) for width in (p.mean.shape[1], 1)]
+    found = []
+    for of in (ConditionedAtRows.apply, plain_prediction):
+        f, s = of(V, W.T @ W / alpha, W.T @ z / alpha)
+        loss = (weight[0] * f).sum() + (weight[1] * s).sum()
+        found.append([f.detach(), s.detach(), *torch.autograd.grad(loss, [V, W, z])])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7 * max(1.0, other.abs().max().item()))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import oracles
 from gppvae.data.table import Rows, Table
+from gppvae.inference.running import add
 from gppvae.kernels import RBF, FreeForm, Learned, Linear
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior, SharedCovariance
@@ -113,6 +114,24 @@ def test_posterior_of_rows(expected: bool, where: str) -> None:
         assert got.shape == (len(rows), L)
         np.testing.assert_allclose(got.numpy(), expected_values, rtol=1e-8, atol=1e-9)
     torch.testing.assert_close(noise, latents.noise)
+
+
+@pytest.mark.parametrize("splits", LAYOUTS)
+def test_posterior_from_sums_over_whole_features(splits: list[str | None]) -> None:
+    """Sums in any layout, turned over to whole features, with rows taken out: as if these had never been summed."""
+    setting, gone = Setting(), torch.tensor([1, 4, 5])
+    for group, split in zip(setting.prior.groups, splits, strict=True):
+        group.layout = type(group.layout)(group.kernel, split, setting.rows)
+    kept = [n for n in range(N) if n not in gone.tolist()]
+    known, asked = ([dict_rows(setting.table)[n] for n in rows] for rows in (kept, gone.tolist()))
+    want = oracles.groups_posterior(setting.groups(), known, asked, setting.mean[kept], np.zeros((len(kept), L)))
+    with torch.no_grad():
+        left_out = setting.prior.features_at(setting.rows[gone])
+        totals = setting.prior.over_features(setting.totals(expected=False))
+        rest = add(totals, left_out.sums(tensor(setting.mean)[gone]), -1.0)
+        for latents in (left_out.given(rest), left_out.at(setting.prior.given(rest))):
+            for got, expected_values in zip((latents.mean, latents.var, latents.noise), want, strict=True):
+                np.testing.assert_allclose(got.numpy(), expected_values, rtol=1e-9, atol=1e-10)
 
 
 def test_divergence_from_the_prior() -> None:

@@ -104,11 +104,11 @@ def test_it_survives_its_tensors_and_says_what_does_not_fit() -> None:
     problem = Problem(None)
     found, H = problem.found(), problem.V.shape[1]
     again = LatentPosterior.from_tensors(LatentPosterior((found,)).tensors())
-    again.check([(H, L)])
+    again.check([(H, L, None)])
     assert torch.equal(again.parts[0].covariance_at(tensor(problem.V)), found.covariance_at(tensor(problem.V)))
     cov = precisions_of(again.parts[0]) @ found.roots @ found.roots.transpose(1, 2)
     torch.testing.assert_close(cov, torch.eye(H).double().expand_as(cov))
     for name, value in (("basis", 2.0 * found.basis), ("roots", found.roots[:, 1:]), ("logdets", found.logdets[:1])):
         broken = RotatedCovariance(**(found.tensors() | {name: value}))
         with pytest.raises(ValueError, match=r"q\(B\)"):
-            LatentPosterior((broken,)).check([(H, L)])
+            LatentPosterior((broken,)).check([(H, L, None)])

@@ -45,7 +45,7 @@ def add_objects(
     before = [(leaf.x, leaf.added_root, leaf.levels) for leaf in leaves]
     try:
         _append_placeholders(leaves, ids)
-        rows = model.prior.code(table)
+        rows = model.prior.code(table, new_ids=False)
         column = rows.columns[leaves[0].key]
         owner = column.values[column.index] - (len(leaves[0].levels) - len(ids))
         device = next(model.autoencoder.parameters()).device
@@ -79,7 +79,7 @@ def update(
     """
     model, weights = fitted
     same_length(data, table)
-    rows = model.prior.code(table)
+    rows = model.prior.code(table, new_ids=False)
     epoch = Epoch(data, rows, batch_size, None, next(model.autoencoder.parameters()).device)
     before = [(leaf, leaf.x, leaf.trained_root, leaf.added_root) for leaf in _learned(model.prior)]
     try:

@@ -11,6 +11,8 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from gppvae.estimator.shown import prediction_html, prediction_text
+
 BINS = 16
 LEAST_PER_BIN = 100
 LEAST_STD = 1e-6
@@ -18,16 +20,30 @@ FACTORS = (0.1, 10.0)
 FEW_VALUES = 5  # a channel with so many counts half
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """Predicted samples, in the shape and order of axes in which the training samples came.
 
     Attributes:
         mean: (N, ...).  std: per value, or None when no samples were drawn (n_samples=0).
+            Both are DataFrames where samples and rows came as DataFrames.
+
+    Example:
+        >>> import numpy as np
+        >>> from gppvae import Prediction
+        >>> found = Prediction(mean=np.zeros((2, 28, 28)), std=None)
+        >>> found.mean.shape
+        (2, 28, 28)
     """
 
     mean: np.ndarray
     std: np.ndarray | None
+
+    def __repr__(self) -> str:
+        return prediction_text(self)
+
+    def _repr_html_(self) -> str:
+        return prediction_html(self)
 
 
 def moments(draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,8 @@ from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon
 from gppvae.inference.phase import Budget, Phase
 from gppvae.inference.running import add
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.latent_prior import Latents
+from gppvae.prior.at_rows import RowFeatures
+from gppvae.prior.latents import Latents
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.prior.statistics import StatisticsSum, Sums
 
@@ -81,20 +82,19 @@ class LeaveOut(Inference):
         refresh, gathered = max(1, epoch.n_batches // REFRESHES_PER_EPOCH), 0
         for number, batch in enumerate(self._batches(epoch)):
             if gathered == 0:
-                totals = self._sums(epoch.rows, self.latents)
                 with torch.no_grad():
-                    q_all = prior.posterior(totals)
+                    totals = self._sums(epoch.rows, self.latents)
+                    q_all = prior.given(totals)
                     kl = q_all.kl()
             of_all = len(batch) / epoch.n_rows
             mean, var = autoencoder.encode(batch.y, batch.mask)
             mean64, var64 = prior.to_gp(mean), prior.to_gp(var)
-            predicted, target = self._predicted(batch, epoch, totals, mean64)
-            z_mean = torch.where(target, predicted.mean, mean64)
-            z_var = torch.where(target, predicted.var + predicted.noise, var64)
-            row_nll = prior.at(batch.rows, q_all, training=True).expected_nll(mean64, var64)
+            at, predicted, left_out = self._predicted(batch, epoch, totals, mean64)
+            z_mean = mean64.index_put((left_out,), predicted.mean)
+            z_var = var64.index_put((left_out,), predicted.var + predicted.noise)
             terms = LossTerms(
                 recon_nll=recon_nll(autoencoder, batch, draw(z_mean, z_var, batch)),
-                gp_nll=row_nll.sum() + of_all * kl,
+                gp_nll=at.at(q_all).expected_nll(mean64, var64).sum() + of_all * kl,
                 neg_entropy=neg_entropy(var),
                 penalty=of_all * prior.neg_log_prior(),
                 n=batch.total,
@@ -113,24 +113,34 @@ class LeaveOut(Inference):
             return iter(epoch)
         return iter(epoch.with_together(epoch.rows.columns[self.together].index.cpu()))
 
-    def _predicted(self, batch: Batch, epoch: Epoch, totals: Sums, mean: Tensor) -> tuple[Latents, Tensor]:
-        """What the GP says of the rows here given all rows but those left out, and which were, (B, 1)."""
+    def _predicted(self, batch: Batch, epoch: Epoch, totals: Sums, mean: Tensor) -> tuple[RowFeatures, Latents, Tensor]:
+        """What the GP says of the rows here that are left out, given all rows but those.
+
+        Args:
+            totals: over all rows, at the latents of their last visit.  mean: latents of the rows here, (B, L).
+
+        Returns:
+            Features of the rows here, the latents of those left out, and which these are, (n,).
+        """
         prior, world = self.model.prior, epoch.world
         here = slice(batch.start, batch.start + len(batch))
         index = world.join(batch.index.to(prior.device), here, batch.total)  # of the batch over all processes
         rows, fresh = epoch.rows[index], world.join(mean, here, batch.total)
         target = self._left_out(rows, batch)
+        left_out = target[here].nonzero().squeeze(1)
+        at = prior.features_at(rows)
+        own = at if len(batch) == batch.total else at[here]
         with torch.no_grad():  # everything but the batch, and the rows elsewhere that are left out with it
-            others = add(totals, prior.statistics(rows, self.latents[index]), -1.0)
+            others = add(totals, at.sums(self.latents[index]), -1.0)
             if self.what not in (EACH, ROWS):
                 others = add(others, self._elsewhere(epoch.rows, index, rows, target), -1.0)
-        kept = ~target if self.what != EACH else torch.ones_like(target)
-        q = prior.posterior(add(others, prior.statistics(rows[kept], fresh[kept])))
-        found = prior.at(batch.rows, q, training=True)
-        if self.what == EACH:
-            found = found.leave_one_out(mean)
         self.latents[index] = fresh.detach()
-        return found, target[here].unsqueeze(1)
+        if self.what == EACH:
+            found = own[left_out].given(add(others, at.sums(fresh))).leave_one_out(mean[left_out])
+        else:
+            kept = (~target).nonzero().squeeze(1)
+            found = own[left_out].given(add(others, at[kept].sums(fresh[kept])))
+        return own, found, left_out
 
     def _left_out(self, rows: Rows, batch: Batch) -> Tensor:
         """Which rows of a batch are left out, (n,) bool; the same on all processes."""
@@ -156,9 +166,9 @@ class LeaveOut(Inference):
 
     @torch.no_grad()
     def _sums(self, rows: Rows, latents: Tensor) -> Sums:
-        """Sums over rows with these latents, a chunk at a time."""
+        """S and R over rows with these latents, summed a chunk at a time, over whole features."""
         totals = StatisticsSum()
         for start in range(0, max(len(rows), 1), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
             totals.add(self.model.prior.statistics(rows[chunk], latents[chunk]))
-        return totals.value
+        return self.model.prior.over_features(totals.value)

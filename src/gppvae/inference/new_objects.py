@@ -194,8 +194,9 @@ class ObjectFit:
 
     def _loss(self, x: Tensor, u: Tensor) -> Tensor:
         """-log posterior per object up to a constant, (P,)."""
-        autoencoder, loss = self.model.autoencoder, self._penalty(x, u)
+        loss = self._penalty(x, u)
         for batch in self.epoch:
+            autoencoder = self.model.autoencoder.with_sizes_of(batch)
             nll = self.likelihood.nll(batch.y, autoencoder.decode(self._latents(x, u, batch)), batch.mask)
             loss = loss.index_add(0, self.owner[batch.index.to(self.device)], self.model.prior.to_gp(nll))
         return loss
@@ -207,7 +208,8 @@ class ObjectFit:
         gradient, curvature = torch.zeros_like(self.offset), torch.zeros_like(self.R)
         for batch in self.epoch:
             z, index = self._latents(x, u, batch), batch.index.to(self.device)
-            found = expand(self.model.autoencoder, self.likelihood, batch.y, batch.mask, z, Signs.of(batch))
+            autoencoder = self.model.autoencoder.with_sizes_of(batch)
+            found = expand(autoencoder, self.likelihood, batch.y, batch.mask, z, Signs.of(batch))
             loss = loss.index_add(0, self.owner[index], gp(found.nll))
             gradient[index], curvature[index] = gp(found.gradient), gp(found.curvature)
         return _State(x, u, loss, gradient, curvature)

@@ -12,8 +12,8 @@ from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import Signs, expand
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import latents_for, without_unexplained
-from gppvae.prior.posterior import LatentPosterior, RotatedCovariance
-from gppvae.prior.sites import Sites, SiteSums, from_precisions, precisions_of, through_noise
+from gppvae.prior.posterior import LatentPosterior, Rotated
+from gppvae.prior.sites import Sites, SiteSums, added, from_precisions, precisions_of, solved, through_noise
 
 HALVINGS = 6
 
@@ -47,7 +47,7 @@ class WeightUpdate:
         kinds = zip(model.prior.groups, weights.parts, strict=True)
         self.known = [None if group.kernel is None else precisions_of(part) for group, part in kinds]
         self.bases = [
-            part.basis if isinstance(part, RotatedCovariance) else torch.eye(group.n_latents).to(part.mean)
+            part.basis if isinstance(part, Rotated) else torch.eye(group.n_latents).to(part.mean)
             for group, part in zip(model.prior.groups, weights.parts, strict=True)
         ]
 
@@ -72,7 +72,7 @@ class WeightUpdate:
         parts = []
         found = zip(self.before.parts, means, self.bases, self.known, at.sums.precisions(), strict=True)
         for part, mean, basis, known, S in found:
-            parts.append(part if known is None else from_precisions(mean, basis, known + S))
+            parts.append(part if known is None else from_precisions(mean, basis, added(known, S)))
         return LatentPosterior(tuple(parts))
 
     def _step(self, means: list[Tensor], sums: SiteSums) -> list[Tensor]:
@@ -83,10 +83,10 @@ class WeightUpdate:
             if known is None:
                 steps.append(torch.zeros_like(mean))
                 continue
-            shift, found = (mean - part.mean) @ basis, torch.zeros_like(mean)
+            shift, found, both = (mean - part.mean) @ basis, torch.zeros_like(mean), added(known, S)
             for direction, k in enumerate(_shared(mean.shape[1], len(known))):
                 right = pull[:, direction] - known[k] @ shift[:, direction]
-                found[:, direction] = torch.linalg.solve(known[k] + S[k], right)
+                found[:, direction] = solved(both[k], right)
             steps.append(found @ basis.T)
         return steps
 
@@ -97,7 +97,7 @@ class WeightUpdate:
             if known is not None:
                 shift = (mean - part.mean) @ basis
                 for direction, k in enumerate(_shared(mean.shape[1], len(known))):
-                    loss += 0.5 * float(shift[:, direction] @ known[k] @ shift[:, direction])
+                    loss += 0.5 * float(shift[:, direction] @ (known[k] @ shift[:, direction]))
         for batch in self.epoch:
             nll, sites = self._sites(means, batch)
             loss += nll

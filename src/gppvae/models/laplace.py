@@ -56,7 +56,7 @@ def laplace_posterior(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch)
 
 def curvature_of(model: GPPriorVAE, weights: LatentPosterior, batch: Batch) -> Tensor:
     """J'W J at the means of the rows, (B, L, L), latents without a kernel integrated out."""
-    prior, autoencoder = model.prior, model.autoencoder
+    prior, autoencoder = model.prior, model.autoencoder.with_sizes_of(batch)
     z = latents_for(model, weights.means, batch)
     rows = jacobian_rows(autoencoder, autoencoder.likelihood.values, z, batch.mask, Signs.of(batch))
     return without_unexplained(prior, prior.to_gp(rows.transpose(1, 2) @ rows))

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch, derive_seed
+from gppvae.data.progress import rows_done
+from gppvae.data.sizes import sizes_in
 from gppvae.data.table import Rows
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import vector_variance, vectors_drawn
 from gppvae.models.refine import Normal, RowFit, normal_at
-from gppvae.prior.latent_prior import Latents
+from gppvae.prior.latents import Latents
 from gppvae.prior.posterior import LatentPosterior
 
 PREDICT_ROWS = 256
@@ -29,12 +31,18 @@ def row_chunks(rows: Rows) -> Iterator[Rows]:
     """Rows a few at a time, in order."""
     for start in range(0, len(rows), PREDICT_ROWS):
         yield rows[start : start + PREDICT_ROWS]
+        rows_done(min(start + PREDICT_ROWS, len(rows)), len(rows))
 
 
-def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Tensor:
-    """The decoder at the posterior mean of z, (N, *shape)."""
+def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows, sizes: Tensor | None = None) -> Tensor:
+    """The decoder at the posterior mean of z, (N, *shape).
+
+    Args:
+        sizes: of the samples, (N,); by default those that the rows give, else the typical size.
+    """
     autoencoder, means = model.autoencoder, [part.mean for part in weights.parts]
-    return autoencoder.likelihood.mean(autoencoder.decode(model.prior.functions_at(rows, means)))
+    z = model.prior.functions_at(rows, means)
+    return autoencoder.likelihood.mean(autoencoder.decode(z, sizes_in(rows) if sizes is None else sizes))
 
 
 def decode_draws(
@@ -46,16 +54,16 @@ def decode_draws(
 
     Args:
         draws: of B, one tensor per group of latents each.  generator: of the noise at the rows.
-        seed: of the vectors of ids; the same for every chunk of a table.
+        seed: of the vectors of ids and the weights of new ones; the same for every chunk of a table.
     """
     prior, autoencoder = model.prior, model.autoencoder
     noise_std = prior.noise_at(rows).sqrt()
     of_vectors = torch.Generator().manual_seed(seed)
     for B in draws:
         with vectors_drawn(prior, of_vectors):
-            f = prior.functions_at(rows, B)
+            f = prior.functions_at(rows, B, of_vectors)
         eps = torch.randn(f.shape, generator=generator, dtype=torch.float64).to(f.device)
-        out = autoencoder.decode(f + noise_std * eps)
+        out = autoencoder.decode(f + noise_std * eps, sizes_in(rows))
         yield autoencoder.likelihood.mean(out), autoencoder.likelihood.variance(out)
 
 
@@ -85,5 +93,5 @@ def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) 
 @torch.no_grad()
 def refined_reconstruction(model: GPPriorVAE, batch: Batch, before: Normal) -> Tensor:
     """E[y | z] at the latents that explain each sample best, from the encoder's and from p(z), (B, *shape)."""
-    autoencoder = model.autoencoder
+    autoencoder = model.autoencoder.with_sizes_of(batch)
     return autoencoder.likelihood.mean(autoencoder.decode(RowFit(model, batch, before).best()))

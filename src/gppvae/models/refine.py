@@ -48,6 +48,9 @@ def covariance_at(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> T
     for group, q in zip(prior.groups, weights.parts, strict=True):
         own = slice(start, start + group.n_latents)
         cov[:, own, own] += q.covariance_at(group.features(rows))
+        new = group.new_ids(rows)
+        if new is not None:
+            cov[:, own, own] += torch.diag_embed(new.variance().expand(-1, group.n_latents))
         start += group.n_latents
     return cov
 
@@ -69,7 +72,7 @@ class RowFit:
     """
 
     def __init__(self, model: GPPriorVAE, batch: Batch, before: Normal) -> None:
-        self.autoencoder, self.batch, self.before = model.autoencoder, batch, before
+        self.autoencoder, self.batch, self.before = model.autoencoder.with_sizes_of(batch), batch, before
         self.precision = before.precision
         self.to_gp = model.prior.to_gp
         encoded = self.autoencoder.encode(batch.y, batch.mask)

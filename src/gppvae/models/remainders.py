@@ -187,7 +187,7 @@ def level_of(leaves: list[Learned], rows: Rows) -> Tensor:
 def unit_features(prior: LatentPrior, leaves: list[Learned], rows: Rows) -> Tensor:
     """Features of rows as if they showed one object, the mean one, of length 1, (N, H): their products are kappa."""
     with _at_the_mean(leaves):
-        parts = [group.features(rows) for group in prior.groups if group.kernel is not None]
+        parts = [kernel.features(rows) for kernel in prior.kernels]
     unit = [torch.nn.functional.normalize(part, dim=1) / len(parts) ** 0.5 for part in parts]
     return torch.cat(unit, dim=1)
 

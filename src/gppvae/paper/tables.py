@@ -104,6 +104,7 @@ TABLES: dict[str, Make] = {
     "faces": faces,
     "accuracy": _written(accuracy_tables.accuracy),
     "accuracy-overview": _written(accuracy_tables.accuracy_overview),
+    "peers": _written(accuracy_tables.peers),
     "coverage": _written(accuracy_tables.coverage),
     "new-objects": _written(accuracy_tables.new_objects),
     "ablation": _written(accuracy_tables.ablation),
@@ -135,8 +136,8 @@ def filled(text: str, results: Path) -> str:
 
 
 def pages(root: Path) -> list[Path]:
-    """README.md and the documentation pages."""
-    found = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    """README.md, the documentation pages and the paper about the software."""
+    found = [root / "README.md", *sorted((root / "docs").glob("*.md")), root / "joss" / "paper.md"]
     return [page for page in found if page.is_file()]
 
 

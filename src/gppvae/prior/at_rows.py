@@ -1,0 +1,102 @@
+"""Features and latent noise of rows, computed once for all that is asked of these rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gppvae.prior.blocks import BlockFeatures, NewIds, Places
+from gppvae.prior.closed_form import ConditionedAtRows
+from gppvae.prior.latents import Latents
+from gppvae.prior.layout import GroupedRows
+from gppvae.prior.lowrank import Assembled
+from gppvae.prior.posterior import Features, LatentPosterior, condition_blocks
+from gppvae.prior.statistics import BlockStatistics, Statistics, Sums, weighted_block_sums, weighted_sums
+
+
+@dataclass(frozen=True)
+class RowFeatures:
+    """What the prior knows of rows, one entry per group of latents.
+
+    Attributes:
+        features: V, (N, H).  noise: d, (N, 1).  sizes: L.
+        new: rows of ids that were not in the training set.
+    """
+
+    features: list[Features]
+    noise: list[Tensor]
+    sizes: list[int]
+    new: list[NewIds | None]
+
+    def __getitem__(self, rows: slice | Tensor) -> RowFeatures:
+        """Some of these rows, of ids that are all known, as in training."""
+        return RowFeatures([V[rows] for V in self.features], [d[rows] for d in self.noise], self.sizes, self.new)
+
+    def at(self, weights: LatentPosterior) -> Latents:
+        """The latents of these rows at q(B). Cost: O(N H (H + L))."""
+        found = []
+        for V, q, new in zip(self.features, weights.parts, self.new, strict=True):
+            var = q.var_at(V)
+            found.append((q.mean_at(V), var if new is None else var + new.variance()))
+        return self._latents(found)
+
+    def given(self, sums: Sums) -> Latents:
+        """The latents of these rows at the q(B) of S and R over rows; gradients reach both. Cost: H^3 + O(N H (H + L)).
+
+        Args:
+            sums: over whole features, as `sums` gives them.
+        """
+        found = []
+        for V, own in zip(self.features, sums, strict=True):
+            if isinstance(V, BlockFeatures):
+                assert isinstance(own, BlockStatistics)
+                found.append(blocks_given(V, own))
+            else:
+                S, R, _ = own.split()
+                found.append(ConditionedAtRows.apply(V, S[0], R[0]))
+        return self._latents(found)
+
+    def sums(self, z: Tensor) -> Sums:
+        """S and R over these rows with latents `z` (N, L), over whole features. Cost: O(N H (H + L))."""
+        found: Sums = []
+        for V, d, own in zip(self.features, self.noise, z.split(self.sizes, dim=1), strict=True):
+            c = d.reciprocal()
+            if isinstance(V, BlockFeatures):
+                found.append(weighted_block_sums(V, c, c * own))
+            else:
+                found.append(weighted_sums(GroupedRows(V), c, c * own))
+        return found
+
+    def _latents(self, found: list[tuple[Tensor, Tensor]]) -> Latents:
+        means = [mean for mean, _ in found]
+        variances = [var.expand_as(mean) for mean, var in found]
+        noises = [d.expand_as(mean) for d, mean in zip(self.noise, means, strict=True)]
+        return Latents(joined(means), joined(variances), joined(noises))
+
+
+def over_whole(sums: Statistics) -> Assembled:
+    """S and R of sums over whole features."""
+    S, R, _ = sums.split()
+    return Assembled(S[0], R[0], None, sums.sums)
+
+
+def blocks_given(V: BlockFeatures, sums: BlockStatistics) -> tuple[Tensor, Tensor]:
+    """Mean (N, L) and variance (N, 1) of f at rows, at the q(B) of S and R.
+
+    Only the ids of these rows and of changes to the sums are looked at. All others were integrated out when the sums
+    were made, so a batch costs the same however many ids there are.
+    """
+    blocks = torch.cat([V.block, *(which for which, _ in sums.parts)]).unique()
+    H0, R = V.shared.shape[1], V.own.shape[1]
+    places = torch.arange(H0 + len(blocks) * R, device=blocks.device)
+    near = Places(places[:H0], places[H0:].view(len(blocks), R))
+    q = condition_blocks(sums.only(blocks).assembled(), near, len(places))
+    V = replace(V, block=torch.searchsorted(blocks, V.block), places=near)
+    return q.mean_at(V), q.var_at(V)
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """Parts of all groups of latents side by side, (N, L)."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
