@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -97,7 +99,8 @@ from gppvae.training.distributed import current_world
 from gppvae.training.folder import CHECKPOINT, CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
-CALIBRATION_ROWS = 512
+log = logging.getLogger("gppvae")
+CALIBRATION_ROWS, CALIBRATION_VALUES = 512, 2**21
 ENOUGH_PER_VALUE = 4  # held-out rows per value from which the covariance of their errors is taken
 VALUE_NOISE = "value_noise"
 ALPHAS = (1e-12, 1e6)
@@ -293,7 +296,7 @@ class GPPVAE(Showing, Estimator):
         if model.autoencoder.likelihood.learns_noise:
             model.autoencoder.likelihood.learn_noise(noise)
         self.posterior_ = self._laplace(training[0], self.prior_.code(training[1]))
-        self.calibrate(*judge)
+        self.calibration_ = self._calibration(*judge, trained_on=not held_out)
         values = ENOUGH_PER_VALUE * (self.shape_[0] if len(self.shape_) == 1 else 1)
         enough = held_out and len(judge[1]) >= values
         self._learn_to_impute(epoch if enough else self._epoch_of(*training), enough)
@@ -329,12 +332,18 @@ class GPPVAE(Showing, Estimator):
         self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True, most=TRIED_IN_FIT) or Trust()
 
     def _imputer(self, usual: Trust) -> Imputer:
-        return Imputer(*self._fitted, self._object_noise(), self.value_noise_, usual)
+        return Imputer(*self._fitted, self._measured_noise(), self.value_noise_, usual)
 
     def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
         """q(B) with the means that were trained, and variances from what the training rows say through the decoder."""
         epoch = Epoch(data, rows, self._rows_per_batch, None, self._torch_device(), world=current_world())
-        return laplace_posterior(*self._fitted, epoch)
+        try:
+            return laplace_posterior(*self._fitted, epoch)
+        except torch.linalg.LinAlgError as error:  # a fit that took hours is kept
+            log.warning(
+                "variances are those of training, since sites are not finite (%s)", " ".join(str(error).split())
+            )
+            return self.posterior_
 
     @torch.no_grad()
     def _resemblance(self, data: Samples, rows: Rows) -> Remainders:
@@ -380,16 +389,24 @@ class GPPVAE(Showing, Estimator):
         Give rows that were not trained on, like those to be predicted: errors at training rows are smaller.
         At most 512 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
         """
+        found = self._calibration(samples, table, n_samples)
+        self.calibration_ = self.calibration_ if found is None else found
+
+    def _calibration(
+        self, samples: Any, table: Any, n_samples: int = 32, trained_on: bool = False
+    ) -> Calibration | None:
+        """Errors at rows by the spread of draws; None for likelihoods that know their noise."""
         if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
-            return
+            return None
         data, rows_table = samples if isinstance(samples, Samples) else self._samples(samples), Table(table)
         same_length(data, rows_table)
-        picked = np.arange(0, len(data), -(-max(len(data), 1) // CALIBRATION_ROWS))
+        most = max(32, min(CALIBRATION_ROWS, CALIBRATION_VALUES // math.prod(data.shape)))
+        picked = np.arange(0, len(data), -(-max(len(data), 1) // most))
         y, mask = data.read(torch.from_numpy(picked))
         found = self.predict(rows_table.take(picked), n_samples)
         assert found.std is not None
         first = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
-        self.calibration_ = calibrate(y, mask, first, self._unit())
+        return replace(calibrate(y, mask, first, self._unit()), trained_on=trained_on)
 
     @readable_algebra()
     def add_objects(self, samples: Any, table: Any, steps: int = 8) -> list[str]:
@@ -451,13 +468,18 @@ class GPPVAE(Showing, Estimator):
         A decoder misses a new object in whole regions, so its errors are no independent evidence: their variance is
         multiplied by the size of a sample over the number of directions in which samples vary.
         """
+        return self._measured_noise(
+            1.0 / min((own.directions for own in self.remainders_.resembling.values()), default=1.0)
+        )
+
+    def _measured_noise(self, times: float = 1.0) -> Likelihood:
+        """The likelihood of values with its noise as measured, which is what new samples differ by, so many times."""
         likelihood = copy.deepcopy(self._autoencoder.likelihood.values)
-        more = 1.0 / min((own.directions for own in self.remainders_.resembling.values()), default=1.0)
         if isinstance(likelihood, ScaledGaussian):
-            likelihood.var.mul_(more)
+            likelihood.var.mul_(times)
         elif isinstance(likelihood, Gaussian):
             var = float(likelihood.pixel_var.detach()) if self.calibration_ is None else self.calibration_.error_var
-            return Gaussian(min(max(more * var, PIXEL_VARS[0]), PIXEL_VARS[1])).to(self._torch_device())
+            return Gaussian(min(max(times * var, PIXEL_VARS[0]), PIXEL_VARS[1])).to(self._torch_device())
         return likelihood
 
     @classmethod

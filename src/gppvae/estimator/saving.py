@@ -87,6 +87,8 @@ def _check_meta(meta: dict[str, Any]) -> None:
             raise ValueError(f"a phase is {shown(phase)}")
     if not isinstance(meta["trained"]["likelihood"], dict):
         raise ValueError("the likelihood is no object")
+    if not isinstance(meta["own"], dict):
+        raise ValueError(f"own is {shown(meta['own'])}")
     own = meta.get("own_kernels", [])
     if not isinstance(own, list) or not all(isinstance(name, str) for name in own):
         raise ValueError(f"own_kernels is {shown(own)}")

@@ -57,7 +57,7 @@ class Signs:
 def jacobian_rows(
     autoencoder: Autoencoder, likelihood: Likelihood, z: Tensor, mask: Tensor | None, signs: Signs
 ) -> Tensor:
-    """Rows r with sum_s r r' = J'W J, J = d E[y] / d z and W = 1 / Var[y] of observed values; (B, S, L) float64.
+    """Rows r with sum_s r r' = J'W J, J = d E[y] / d z and W = 1 / Var[y] of observed values; (B, S, L).
 
     For few latents these are the rows of W^(1/2) J, by one forward-mode pass per latent. For many they are
     J'W^(1/2) e / sqrt(S) with random signs e, by S backward passes, and the equation holds on average.
@@ -79,7 +79,7 @@ def jacobian_rows(
             tangent = torch.zeros_like(z)
             tangent[:, latent] = 1.0
             columns.append((torch.func.jvp(mean, (z,), (tangent,))[1] * scale).flatten(1))
-        return torch.stack(columns, dim=2).double()  # (B, K, L)
+        return torch.stack(columns, dim=2)  # (B, K, L)
     rows = []
     with torch.enable_grad():
         at = z.detach().requires_grad_()
@@ -88,7 +88,7 @@ def jacobian_rows(
             last = number == PROBES - 1
             e = signs.draw(weighted) / PROBES**0.5
             rows.append(torch.autograd.grad(weighted, at, e, retain_graph=not last)[0])
-    return torch.stack(rows, dim=1).double()
+    return torch.stack(rows, dim=1)
 
 
 @torch.no_grad()
@@ -107,7 +107,7 @@ def expand(
     """
     rows = jacobian_rows(autoencoder, likelihood, z, mask, signs)
     nll, gradient = slope(autoencoder, likelihood, y, mask, z)
-    return Expansion(nll, gradient, rows.transpose(1, 2) @ rows)
+    return Expansion(nll, gradient, (rows.transpose(1, 2) @ rows).double())
 
 
 def slope(
