@@ -19,7 +19,7 @@ from gppvae.kernels import IdLeaf, Learned, NumericLeaf, Periodic
 from gppvae.training.distributed import first_process
 
 if TYPE_CHECKING:
-    from gppvae.estimator.gppvae import GPPVAE
+    from gppvae.estimator.measuring import Measuring
 
 log = logging.getLogger("gppvae")
 
@@ -68,7 +68,7 @@ class Comparison:
         return cls(errors, int(saved["n_rows"]))
 
 
-def compare(model: GPPVAE, training: tuple[Samples, Table], held: tuple[Samples, Table]) -> Comparison:
+def compare(model: Measuring, training: tuple[Samples, Table], held: tuple[Samples, Table]) -> Comparison:
     """Compare the model's predictions at held-out rows with the simple answers; log it, and warn when it loses."""
     picked = np.arange(0, len(held[0]), -(-len(held[0]) // MOST_ROWS))
     wanted = held[1].take(picked)
@@ -95,7 +95,9 @@ def _error(y: np.ndarray, answer: np.ndarray, mask: torch.Tensor | None, unit: n
     return float(squares.mean() if mask is None else squares[mask.numpy()].mean())
 
 
-def simple_answers(model: GPPVAE, training: tuple[Samples, Table], wanted: Table) -> Iterator[tuple[str, np.ndarray]]:
+def simple_answers(
+    model: Measuring, training: tuple[Samples, Table], wanted: Table
+) -> Iterator[tuple[str, np.ndarray]]:
     """Predictions that need no model, by name: what the kernel's columns allow.
 
     Args:

@@ -18,6 +18,7 @@ from gppvae.estimator.choices import (
     LEAST_SIGNAL,
     SCHEDULES,
     Schedule,
+    choose_held_out,
     choose_inference,
     choose_learned_dims,
     is_few,
@@ -26,7 +27,7 @@ from gppvae.estimator.choices import (
 )
 from gppvae.estimator.settings import OPEN, Groups
 from gppvae.inference.phase import Phase
-from gppvae.kernels import InducingLeaf, Kernel
+from gppvae.kernels import IdLeaf, InducingLeaf, Kernel
 from gppvae.kernels.not_applicable import rows_that_apply
 from gppvae.kernels.stationary import StationaryLeaf
 from gppvae.likelihoods import Likelihood, ScaledGaussian
@@ -157,6 +158,14 @@ def _start(
                 tell("%s: length scale %s, by an exact fit to principal components", leaf.text(), lengths)
                 leaf.base.requires_grad_(False)
     return Components(loadings, std, signal)
+
+
+def rows_held_out(estimator: GPPVAE, groups: Groups, table: Table, validated: bool) -> np.ndarray:
+    """Positions of the rows that are not trained on at first; none where the user gave rows to validate on."""
+    if validated or (estimator.hold_out is None and not estimator._chooses):
+        return np.zeros(0, dtype=np.int64)
+    ids = [leaf.column for kernel, _ in groups if kernel for leaf in kernel.leaves() if isinstance(leaf, IdLeaf)]
+    return choose_held_out(table, list(dict.fromkeys(ids)), estimator.hold_out, estimator.seed)
 
 
 def columns_read(groups: Groups) -> list[str]:
