@@ -227,7 +227,7 @@ def test_views_have_their_angles() -> None:
     assert rows == {"object": ["2", "2", "20", "20"], "angle": [0.0, 20.0, 0.0, 20.0]}
 
 
-def test_cadmium_is_imputed_from_the_others_where_that_is_possible() -> None:
+def test_cadmium_is_imputed_from_the_others() -> None:
     logs = np.log(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], np.float32))
     question = Question("jura", {"x": [0, 1]}, np.array([1.0, 4.0]), {}, observed=logs)
 
