@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 QUICK = ROOT / "build" / "quick"  # where runs go that are to show that a script works
 INFERENCES = ("exact", "minibatch", "posterior", "global", "leave_out")
+BEGAN = provenance()  # of the code that is measured, whatever is changed while it runs
 MANY_EPOCHS = 10_000  # of a phase, so that the learning rate hardly moves while it is timed
 
 
@@ -221,6 +222,7 @@ def save(name: str, content: dict[str, Any], seed: int, started: float, quick: b
     """Write results/<name>.json with what is needed to judge and repeat it; a quick run goes into build/quick."""
     path = (QUICK / "results" if quick else RESULTS) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = provenance() | {"seed": seed, "wall_seconds": round(time.perf_counter() - started, 1)}
+    about = BEGAN | {"seed": seed, "wall_seconds": round(time.perf_counter() - started, 1)}
+    about["cpu_seconds"] = round(time.process_time(), 1)
     write_json(path, {"about": about, **content})
     return path

@@ -12,11 +12,13 @@ import numpy as np
 
 from gppvae.data.atomic import write_bytes
 from gppvae.estimator.evaluation import mse_per_sample
+from gppvae.paper import provenance
 from gppvae.paper.comparison.methods import METHODS, OWN_VALUES, Answer, Values
 from gppvae.paper.comparison.setup import Setup, recipe_facts, recipe_key
 from gppvae.paper.comparison.task import Task
 from gppvae.paper.comparison.tradeoff import select_cvae, select_livae, select_shared
 from gppvae.paper.comparison.workshop import Workshop
+from gppvae.paper.provenance import fit_record
 from gppvae.paper.statistics import over_seeds, paired_over_seeds
 from gppvae.report.record import read_results, rounded, write_results
 from gppvae.training.checkpoint import write_json
@@ -182,6 +184,7 @@ def _keep(folder: Path, seed: int, name: str, version: str, answer: Answer, task
         "note": answer.note,
         "mean_decoded": rounded(errors),
         "sample_averaged": None if answer.averaged is None else rounded(mse_per_sample(truth, answer.averaged)),
+        "fits": [fit_record(folder) for folder in answer.fits],
     }
     write_json(path, record | ({"learned": answer.learned} if answer.learned else {}))
     return errors
@@ -197,6 +200,7 @@ def _over_seeds(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "note": records[0]["note"],
         "epochs": records[0]["epochs"],
         "seconds": [record["seconds"] for record in records],
+        "trained": provenance.over_seeds([record.get("fits") for record in records]),
         **summary,
         "per_image": per_image,
     } | ({"learned": [record["learned"] for record in records]} if all("learned" in r for r in records) else {})
