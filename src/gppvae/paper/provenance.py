@@ -86,5 +86,6 @@ def told(refused: Mapping[str, str], command: str) -> str:
     by_reason: dict[str, list[str]] = {}
     for name, reason in refused.items():
         by_reason.setdefault(reason, []).append(name)
-    parts = [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]
+    quote = '"' if any("," in name for name in refused) else ""
+    parts = [f"{', '.join(quote + name + quote for name in names)} ({reason})" for reason, names in by_reason.items()]
     return f"Not shown: {'; '.join(parts)}. Measure anew: `{command}`." if parts else ""

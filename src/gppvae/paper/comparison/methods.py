@@ -135,7 +135,7 @@ METHODS: dict[str, tuple[str, Run]] = {
     "livae-opt": ("LIVAE-opt", livae_opt),
     "vae": ("VAE reconstruction", vae_floor),
     "mean-image": ("mean image", mean_of_images),
-    "mean-view": ("mean image of the view", mean_of_view),
+    "mean-view": ("mean image of the nearest view", mean_of_view),
     "nearest-view": ("nearest view copied", nearest_view),
 }
 NO_MODEL = frozenset({"mean-image", "mean-view", "nearest-view"})
@@ -175,7 +175,7 @@ def _gp_answer(work: Workshop, model: GPPVAE, start: VAE | None, note: str, with
 
 def _cvae(work: Workshop, seed: int, pixel_var: float) -> Answer:
     setup, task = work.setup, work.task
-    model = work.cvae(seed, pixel_var, setup.warmup_epochs + setup.epochs)
+    model = work.cvae(seed, pixel_var, setup.cvae_epochs or setup.warmup_epochs + setup.epochs)
     mean, var = cvae_latents(model, task, task.shown, task.test)
 
     def decode(z: np.ndarray) -> np.ndarray:

@@ -144,17 +144,16 @@ def _values(work: Workshop, plan: Plan, say: Say) -> Values:
         return Values(fixed, fixed, fixed)
     path = work.folder / SELECTION
     n_pixels = int(np.prod(work.task.image_shape))
-    kept = _read(path) or {
-        "grid": list(plan.setup.grid),
-        "lambda": [plan.setup.trade_off(v, n_pixels) for v in plan.setup.grid],
-    }
+    kept = _read(path) or {}
     wanted = {"shared"} | {name.removesuffix("-opt") for name in plan.methods if name.endswith("-opt")}
     for name, (label, select) in SELECTED.items():
         if name in wanted and name not in kept:
-            say(f"trade-off: {label} at {len(plan.setup.grid)} values: running")
+            say(f"trade-off: {label} at {len(plan.setup.grid)} values or more: running")
             kept[name] = select(work).facts()
+            kept[name]["lambda"] = [plan.setup.trade_off(value, n_pixels) for value in kept[name]["grid"]]
             write_json(path, kept)
-            say(f"trade-off: {label}: pixel variance {kept[name]['chosen']:g} chosen on validation")
+            edge = "" if kept[name]["inside"] else f", at the edge of {len(kept[name]['grid'])} values"
+            say(f"trade-off: {label}: pixel variance {kept[name]['chosen']:g} chosen on validation{edge}")
     shared = kept["shared"]["chosen"]
     return Values(shared, *(kept.get(name, kept["shared"])["chosen"] for name in ("cvae", "livae")))
 
