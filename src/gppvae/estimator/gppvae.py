@@ -452,7 +452,8 @@ class GPPVAE(Estimator):
         with checked_content(file):
             model = GPPriorVAE(autoencoder, prior.to(self._gp_device()))
             load_weights(model, state, path)
-            self.model_, self.posterior_ = model, LatentPosterior.from_tensors(under("weights", tensors))
+            weights = {name: value.to(prior.device) for name, value in under("weights", tensors).items()}
+            self.model_, self.posterior_ = model, LatentPosterior.from_tensors(weights)
             self.posterior_.check([(group.rank, group.n_latents) for group in prior.groups])
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
             self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])

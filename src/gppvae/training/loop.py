@@ -137,7 +137,7 @@ class Trainer:
             self.history = self.folder.keep_metrics(meta["metrics"])
             self._before_stop, self.skipped_steps = Seconds(meta["seconds"], meta["cpu_seconds"]), meta["skipped"]
             self.model.load_state_dict(under("model", tensors))
-            carried = under("carried", tensors)
+            carried = {name: value.to(self.model.prior.device) for name, value in under("carried", tensors).items()}
             self.weights = LatentPosterior.from_tensors(carried) if carried else None
         return tensors, meta
 
