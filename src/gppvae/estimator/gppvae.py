@@ -678,7 +678,8 @@ class GPPVAE(Showing, Measuring):
         with checked_content(file):
             model = GPPriorVAE(autoencoder, prior.to(self._gp_device()))
             load_weights(model, state, path)
-            self.model_, self.posterior_ = model, LatentPosterior.from_tensors(under("weights", tensors))
+            weights = {name: value.to(prior.device) for name, value in under("weights", tensors).items()}
+            self.model_, self.posterior_ = model, LatentPosterior.from_tensors(weights)
             self.posterior_.check([(group.rank, group.n_latents, group.places) for group in prior.groups])
             kept = under("remainders", tensors)
             self.remainders_ = Remainders.from_saved(meta["remainders"], kept, self.shape_)

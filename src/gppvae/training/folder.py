@@ -100,15 +100,16 @@ class RunFolder:
         return (self.path / CHECKPOINT).exists()
 
     def _check_same(self, existing: dict[str, Any], config: dict[str, Any]) -> None:
-        old, new = _flat(existing["settings"]), _flat(json.loads(json.dumps(config)))
-        changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-        if changed:
-            key = changed[0]
-            raise ValueError(
-                f"{self.path} holds an unfinished run with other settings "
-                f"({shortened(key)} was {shortened(repr(old.get(key)))}, now {shortened(repr(new.get(key)))}); "
-                "use the same settings to continue it, or another folder"
-            )
+        old, new = existing["settings"], json.loads(json.dumps(config))
+        for section in config:  # what was given comes first; a file changed by hand may differ in what is trained alone
+            for key in sorted(old[section].keys() | new[section].keys()):
+                before, now = old[section].get(key), new[section].get(key)
+                if before != now:
+                    raise ValueError(
+                        f"{self.path} holds an unfinished run with other settings "
+                        f"({shortened(key)} was {shortened(repr(before))}, now {shortened(repr(now))}); "
+                        "use the same settings to continue it, or another folder"
+                    )
 
     def save_checkpoint(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         if self.world.first:
@@ -162,14 +163,6 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not all(isinstance(section, dict) for section in settings.values()):
         raise ValueError(f"{path} is damaged (a section of its settings is no object); start again in another folder")
     return content
-
-
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """Sections of a configuration as one: each setting by its own name, the first section that has it."""
-    found: dict[str, Any] = {}
-    for section in config.values():
-        found = section | found
-    return found
 
 
 def provenance() -> dict[str, Any]:

@@ -161,7 +161,7 @@ class Trainer:
             self._before_stop, self.skipped_steps = Seconds(meta["seconds"], meta["cpu_seconds"]), meta["skipped"]
             self.model.load_state_dict(under("model", tensors))
             self.measured = meta["measured"]
-            carried = under("carried", tensors)
+            carried = {name: value.to(self.model.prior.device) for name, value in under("carried", tensors).items()}
             self.weights = LatentPosterior.from_tensors(carried) if carried else None
         return tensors, meta
 
