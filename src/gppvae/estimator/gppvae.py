@@ -371,15 +371,6 @@ class GPPVAE(Showing, Measuring):
         )  # fmt: skip
         return [phase for phase in find_inference(self.inference).phases(budget) if phase.epochs > 0]
 
-    @torch.no_grad()
-    def _answers(
-        self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
-    ) -> list[Tensor] | None:
-        if weights is None:
-            return None
-        z = latents_at(model, weights, rows)
-        return [*weights.tensors().values(), z.var + z.noise, decode_mean(model, weights, rows)]
-
     def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Samples) -> dict[str, Any]:
         groups = [(group.kernel, group.n_latents) for group in model.prior.groups]
         alphas = [float(group.alpha.detach()) for group in model.prior.groups if group.kernel is not None]
@@ -705,10 +696,6 @@ class GPPVAE(Showing, Measuring):
             answers += [torch.from_numpy(part) for part in (drawn.mean, drawn.std) if part is not None]
         if not all(bool(answer.isfinite().all()) for answer in answers):
             raise ValueError("its predictions are not finite")
-
-    def _noise_variances(self, probe: Tensor) -> list[Tensor]:
-        autoencoder = self._autoencoder
-        return [autoencoder.likelihood.variance(autoencoder.decode(autoencoder.encode(probe)[0]))]
 
 
 GIVEN_AGAIN = ("kernel", "inference", "phases", "encoder", "decoder", "likelihood")

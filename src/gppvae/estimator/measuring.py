@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gppvae.data.arrays import Samples, from_input_layout
 from gppvae.data.batches import Epoch, derive_seed
@@ -28,7 +29,7 @@ from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import laplace_posterior
 from gppvae.models.objects import learned_by_column
-from gppvae.models.predict import decode_mean, row_chunks
+from gppvae.models.predict import decode_mean, latents_at, row_chunks
 from gppvae.models.remainders import Remainders, Resemblance, directions, measure, rows_to_compare
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
@@ -48,7 +49,7 @@ class Measuring(Estimator):
     calibration_: Calibration | None
     comparison_: Comparison | None
     remainders_: Remainders
-    value_noise_: torch.Tensor | None
+    value_noise_: Tensor | None
     trust_: Trust
 
     @property
@@ -211,3 +212,16 @@ class Measuring(Estimator):
             var = float(likelihood.pixel_var.detach()) if self.calibration_ is None else self.calibration_.error_var
             return Gaussian(min(max(times * var, PIXEL_VARS[0]), PIXEL_VARS[1])).to(self._torch_device())
         return likelihood
+
+    @torch.no_grad()
+    def _answers(
+        self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
+    ) -> list[Tensor] | None:
+        if weights is None:
+            return None
+        z = latents_at(model, weights, rows)
+        return [*weights.tensors().values(), z.var + z.noise, decode_mean(model, weights, rows)]
+
+    def _noise_variances(self, probe: Tensor) -> list[Tensor]:
+        autoencoder = self._autoencoder
+        return [autoencoder.likelihood.variance(autoencoder.decode(autoencoder.encode(probe)[0]))]
