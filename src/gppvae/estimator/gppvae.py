@@ -208,7 +208,7 @@ class GPPVAE(Showing, Measuring):
         everything = self._training_samples(samples)
         self.frames_ = isinstance(samples, pd.DataFrame)
         same_length(everything, rows_table)
-        held = rows_held_out(self, groups, rows_table, validation is not None)
+        held = rows_held_out(self, groups, rows_table, everything.shape, validation is not None)
         plan = plan_fit(self, groups, everything, rows_table, held)
         self._chosen_batch = plan.batch_size
         self.shape_ = everything.shape

@@ -160,12 +160,14 @@ def _start(
     return Components(loadings, std, signal)
 
 
-def rows_held_out(estimator: GPPVAE, groups: Groups, table: Table, validated: bool) -> np.ndarray:
+def rows_held_out(
+    estimator: GPPVAE, groups: Groups, table: Table, shape: tuple[int, ...], validated: bool
+) -> np.ndarray:
     """Positions of the rows that are not trained on at first; none where the user gave rows to validate on."""
     if validated or (estimator.hold_out is None and not estimator._chooses):
         return np.zeros(0, dtype=np.int64)
     ids = [leaf.column for kernel, _ in groups if kernel for leaf in kernel.leaves() if isinstance(leaf, IdLeaf)]
-    return choose_held_out(table, list(dict.fromkeys(ids)), estimator.hold_out, estimator.seed)
+    return choose_held_out(table, list(dict.fromkeys(ids)), estimator.hold_out, estimator.seed, shape)
 
 
 def columns_read(groups: Groups) -> list[str]:
