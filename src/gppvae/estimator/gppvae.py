@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import logging
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -21,6 +18,7 @@ from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.header import checked_content
 from gppvae.data.named import framed, samples_from
 from gppvae.data.table import Rows, Table
+from gppvae.estimator import after_fit
 from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
 from gppvae.estimator.cost import tell_carried, tell_cost
@@ -47,16 +45,14 @@ from gppvae.estimator.saving import (
 )
 from gppvae.estimator.settings import arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
 from gppvae.estimator.showing import Showing
-from gppvae.estimator.validation import known_rows, same_length, squared_errors, validator
+from gppvae.estimator.validation import known_rows, same_length, validator
 from gppvae.estimator.with_anndata import fit_anndata
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
 from gppvae.inference.trust import Trust
 from gppvae.kernels import Kernel
-from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian
+from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.laplace import laplace_posterior
-from gppvae.models.objects import learned_by_column
 from gppvae.models.predict import (
     decode_draws,
     decode_mean,
@@ -65,8 +61,8 @@ from gppvae.models.predict import (
     refined_reconstruction,
     row_chunks,
 )
-from gppvae.models.refine import Normal, normal_at
-from gppvae.models.remainders import Remainders, Resemblance, directions, measure, rows_to_compare
+from gppvae.models.refine import normal_at, typical
+from gppvae.models.remainders import Remainders
 from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
@@ -76,8 +72,6 @@ from gppvae.training.distributed import current_world
 from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
-log = logging.getLogger("gppvae")
-CALIBRATION_ROWS, CALIBRATION_VALUES = 512, 2**21
 ENOUGH_PER_VALUE = 4  # held-out rows per value from which the covariance of their errors is taken
 VALUE_NOISE = "value_noise"
 ALPHAS = (1e-12, 1e6)
@@ -202,9 +196,10 @@ class GPPVAE(Showing, Estimator):
         # Errors at held-out rows are unbiased; use them where the model can predict such rows.
         judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
         judged = validation if judge and validation else (samples, table)
-        self._learn_noise(*judged)
-        self.posterior_ = self._laplace(data, rows)
-        self.remainders_ = self._resemblance(data, rows)
+        after_fit.learn_noise(self._fitted, self._pass(self._samples(judged[0]), judged[1]))
+        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device(), world=current_world())
+        self.posterior_ = after_fit.trusted_posterior(self._fitted, epoch)
+        self.remainders_ = after_fit.resemblance(self._fitted, data, rows, torch.from_numpy(self._unit()))
         self.calibration_ = self._calibration(*judged, trained_on=not judge)
         self._learn_to_impute(data, rows, validation if judge else None)
         self._keep(folder)
@@ -236,42 +231,6 @@ class GPPVAE(Showing, Estimator):
         """
         return fit_anndata(cls, adata, kernel, layer, spatial, key_added, options)
 
-    @torch.no_grad()
-    def _learn_noise(self, samples: Any, table: Any) -> None:
-        """Take the noise of new samples from the errors at these rows."""
-        model, posterior = self._fitted
-        if model.autoencoder.likelihood.learns_noise:
-            epoch = Epoch(
-                self._samples(samples), self.prior_.code(Table(table)), self.batch_size, None, self._torch_device()
-            )
-            errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
-            model.autoencoder.likelihood.learn_noise(errors / counts.clamp_min(1.0))
-
-    def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
-        """q(B) with the means that were trained, and variances from what the training rows say through the decoder."""
-        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device(), world=current_world())
-        try:
-            return laplace_posterior(*self._fitted, epoch)
-        except torch.linalg.LinAlgError as error:  # a fit that took hours is kept
-            log.warning(
-                "variances are those of training, since sites are not finite (%s)", " ".join(str(error).split())
-            )
-            return self.posterior_
-
-    @torch.no_grad()
-    def _resemblance(self, data: Samples, rows: Rows) -> Remainders:
-        """How samples of one object resemble each other, for those that are added later."""
-        found, prior = Remainders(), self.prior_
-        for column, picked in rows_to_compare(prior, rows).items():
-            y, mask = data.read(picked.cpu())
-            seen = torch.ones_like(y) if mask is None else mask.to(y)
-            mean = (y * seen).sum(0) / seen.sum(0).clamp_min(1.0)
-            predicted = torch.cat([decode_mean(*self._fitted, chunk).cpu() for chunk in row_chunks(rows[picked])])
-            parts = [((y - of) * seen / torch.from_numpy(self._unit())).flatten(1) for of in (mean, predicted)]
-            deviations, errors = (measure(prior, column, rows[picked], part) for part in parts)
-            found.resembling[column] = Resemblance(deviations, errors, directions(parts[0]))
-        return found
-
     def _learn_to_impute(self, data: Samples, rows: Rows, validation: tuple[Any, Any] | None) -> None:
         """What impute() needs to know, from held-out rows if these are enough, else from the training rows."""
         enough = ENOUGH_PER_VALUE * (data.shape[0] if len(data.shape) == 1 else 1)
@@ -284,7 +243,7 @@ class GPPVAE(Showing, Estimator):
         self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True) or Trust()
 
     def _imputer(self, usual: Trust) -> Imputer:
-        return Imputer(*self._fitted, self._measured_noise(), self.value_noise_, usual)
+        return Imputer(*self._fitted, self._noise(), self.value_noise_, usual)
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
         """Measure how large errors are where draws spread little or much; `include_noise` then says so.
@@ -299,17 +258,16 @@ class GPPVAE(Showing, Estimator):
         self, samples: Any, table: Any, n_samples: int = 32, trained_on: bool = False
     ) -> Calibration | None:
         """Errors at rows by the spread of draws; None for likelihoods that know their noise."""
-        if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
+        data = self._samples(samples)
+        same_length(data, Table(table))
+        picked = after_fit.rows_to_calibrate(self._autoencoder.likelihood, len(data), data.shape)
+        if picked is None:
             return None
-        data, rows_table = self._samples(samples), Table(table)
-        same_length(data, rows_table)
-        most = max(32, min(CALIBRATION_ROWS, CALIBRATION_VALUES // math.prod(data.shape)))
-        picked = np.arange(0, len(data), -(-max(len(data), 1) // most))
-        y, mask = data.read(torch.from_numpy(picked))
-        found = self.predict(rows_table.take(picked), n_samples)
+        found = self.predict(Table(table).take(picked), n_samples)
         assert found.std is not None
         first = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
-        return replace(calibrate(y, mask, first, self._unit()), trained_on=trained_on)
+        found_at = calibrate(*data.read(torch.from_numpy(picked)), first, self._unit())
+        return replace(found_at, trained_on=trained_on)
 
     @readable_algebra()
     def add_objects(self, samples: Any, table: Any, steps: int = 8) -> list[str]:
@@ -325,23 +283,11 @@ class GPPVAE(Showing, Estimator):
         """
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
-        ids = add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
-        self._keep_remainders(data, Table(table), ids)
+        noise = self._noise(after_fit.dependence(self.remainders_))
+        ids = add_objects(self._fitted, data, Table(table), noise, self.batch_size, steps)
+        unit = torch.from_numpy(self._unit())
+        after_fit.keep_remainders(self.remainders_, self._fitted, self._pass(data, table), ids, unit)
         return ids
-
-    @torch.no_grad()
-    def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:
-        """Keep what samples of added ids differ by from their prediction, to carry it over to their other rows."""
-        if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
-            return
-        prior, rows, errors = self.prior_, self.prior_.code(table), []
-        for batch in Epoch(data, rows, self.batch_size, None, self._torch_device()):
-            error = batch.y - decode_mean(*self._fitted, batch.rows)
-            errors.append((error if batch.mask is None else torch.where(batch.mask, error, 0.0)).cpu())
-        for column, leaves in learned_by_column(prior).items():
-            if set(ids) <= set(leaves[0].levels[leaves[0].n_trained :]):
-                unit = torch.from_numpy(self._unit())
-                self.remainders_.keep(prior, column, ids, rows, torch.cat(errors), unit)
 
     @readable_algebra()
     def update(self, samples: Any, table: Any, steps: int = 5) -> None:
@@ -365,25 +311,8 @@ class GPPVAE(Showing, Estimator):
         """Size of a value that counts as one, broadcastable to a sample."""
         return self._autoencoder.likelihood.unit.cpu().numpy()
 
-    def _object_noise(self) -> Likelihood:
-        """The likelihood of values with noise as large as new objects differ by.
-
-        A decoder misses a new object in whole regions, so its errors are no independent evidence: their variance is
-        multiplied by the size of a sample over the number of directions in which samples vary.
-        """
-        return self._measured_noise(
-            1.0 / min((own.directions for own in self.remainders_.resembling.values()), default=1.0)
-        )
-
-    def _measured_noise(self, times: float = 1.0) -> Likelihood:
-        """The likelihood of values with its noise as measured, which is what new samples differ by, so many times."""
-        likelihood = copy.deepcopy(self._autoencoder.likelihood.values)
-        if isinstance(likelihood, ScaledGaussian):
-            likelihood.var.mul_(times)
-        elif isinstance(likelihood, Gaussian):
-            var = float(likelihood.pixel_var.detach()) if self.calibration_ is None else self.calibration_.error_var
-            return Gaussian(min(max(times * var, PIXEL_VARS[0]), PIXEL_VARS[1])).to(self._torch_device())
-        return likelihood
+    def _noise(self, times: float = 1.0) -> Likelihood:
+        return after_fit.measured_noise(self._autoencoder.likelihood, self.calibration_, self._torch_device(), times)
 
     @classmethod
     def resume(cls, out: str | os.PathLike[str], samples: Any, table: Any, **options: Any) -> GPPVAE:
@@ -610,16 +539,11 @@ class GPPVAE(Showing, Estimator):
         model, weights = self._fitted
         data = self._samples(samples)
         data.check()
-        rows = Rows({}, len(data))
-        if table is not None:
-            same_length(data, Table(table))
-            rows = model.prior.code(Table(table))
-        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device())
-        typical = model.prior.typical_mean, model.prior.typical_cov
+        epoch = self._batches(samples) if table is None else self._pass(data, table)
         with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, data.layout_in)) as arrays:
             for batch in epoch:
-                anywhere = Normal(*(part.expand(len(batch), *part.shape) for part in typical))
-                before = anywhere if table is None else normal_at(model, weights, batch.rows)
+                known = table is not None
+                before = normal_at(model, weights, batch.rows) if known else typical(model.prior, len(batch))
                 arrays.put(mean=to_input_layout(refined_reconstruction(model, batch, before), data.layout_in))
         return arrays["mean"]
 
@@ -628,11 +552,14 @@ class GPPVAE(Showing, Estimator):
     def score(self, samples: Any, table: Any) -> float:
         """Mean lower bound on log p(y | row, training data) per sample, in nats; higher is better."""
         model, weights = self._fitted
-        data, rows_table = self._samples(samples), Table(table)
+        data = self._samples(samples)
         data.check()
-        same_length(data, rows_table)
-        epoch = Epoch(data, model.prior.code(rows_table), self.batch_size, None, self._torch_device())
-        return predictive_bound(model, weights, epoch)
+        return predictive_bound(model, weights, self._pass(data, table))
+
+    def _pass(self, data: Samples, table: Any) -> Epoch:
+        """Samples with their coded rows, in their own order."""
+        same_length(data, Table(table))
+        return Epoch(data, self.prior_.code(Table(table)), self.batch_size, None, self._torch_device())
 
     @torch.no_grad()
     @readable_algebra()

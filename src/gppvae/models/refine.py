@@ -63,6 +63,11 @@ def normal_at(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Normal
     return Normal(mean, covariance_at(prior, weights, rows) + vector_covariance(prior, weights, rows))
 
 
+def typical(prior: LatentPrior, n: int) -> Normal:
+    """What is known of the latents of n samples whose rows are not: where those of the training rows are."""
+    return Normal(*(part.expand(n, *part.shape) for part in (prior.typical_mean, prior.typical_cov)))
+
+
 class RowFit:
     """The latents of the samples of a batch: the maximum of log p(y | z) + log p(z), and the curvature there.
 
