@@ -16,7 +16,7 @@ from gppvae.models.objects import vector_covariance
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 
-STEPS = 8
+STEPS = 6
 PAIRS = 4  # of antithetic draws
 LEAST_VAR = 1e-10
 
