@@ -12,6 +12,7 @@ SHORTER, LONGER = 5.0, 5.0  # what the damping is multiplied or divided by
 DAMPINGS = (1e-7, 1e7)
 START = 1e-3
 CONVERGED = 1e-4  # a step that promises less than that lowers no loss worth its cost
+ROUNDING = 1e-6  # nor one that promises less than this share: losses of float32 networks have no more digits
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ def levenberg_marquardt(expand: Callable[[Tensor], Quadratic], x: Tensor, steps:
     for _ in range(steps):
         scale = torch.diag_embed(at.curvature.diagonal(dim1=1, dim2=2))
         step = torch.linalg.solve(at.curvature + damping * scale, at.gradient.unsqueeze(2)).squeeze(2)
-        if float((step * at.gradient).sum(1).max()) < 2.0 * CONVERGED:
+        promised = 0.5 * (step * at.gradient).sum(1)
+        if not (promised > CONVERGED + ROUNDING * at.loss.abs()).any():
             break
         tried_x = x - step
         tried = expand(tried_x)

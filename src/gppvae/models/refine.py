@@ -16,7 +16,7 @@ from gppvae.models.objects import vector_covariance
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 
-STEPS = 8
+STEPS = 6
 PAIRS = 4  # of antithetic draws
 LEAST_VAR = 1e-10
 
@@ -61,6 +61,11 @@ def normal_at(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Normal
     prior = model.prior
     mean = prior.functions_at(rows, weights.means)
     return Normal(mean, covariance_at(prior, weights, rows) + vector_covariance(prior, weights, rows))
+
+
+def typical(prior: LatentPrior, n: int) -> Normal:
+    """What is known of the latents of n samples whose rows are not: where those of the training rows are."""
+    return Normal(*(part.expand(n, *part.shape) for part in (prior.typical_mean, prior.typical_cov)))
 
 
 class RowFit:
