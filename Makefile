@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check gpu torture bench docs tables lock clean
+.PHONY: help demo test check gpu torture bench docs tutorials tables lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -47,6 +47,9 @@ bench: .venv/.ready  ## every script in benchmarks/, one after the other
 docs: .venv/.ready  ## the documentation, into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
+tutorials: .venv/.ready  ## run the pages that are programs: pictures, printed lines, results/tutorials.json
+	OMP_NUM_THREADS=1 $(BIN)/python docs/run_pages.py
+
 tables: .venv/.ready  ## the result tables, from results/*.json
 	$(BIN)/python -m gppvae.paper.tables
 
@@ -55,7 +58,9 @@ lock:  ## renew requirements.lock from pyproject.toml
 	$(PYTHON) -m venv build/uv
 	build/uv/bin/pip install --quiet uv
 	echo "torch==2.13.0" > build/constraints.txt
-	build/uv/bin/uv pip compile pyproject.toml --extra zarr --extra dev --extra docs --constraint build/constraints.txt \
+	build/uv/bin/uv pip compile pyproject.toml --extra zarr --extra parquet --extra anndata --extra onnx --extra explore \
+		--extra dev --extra docs \
+		--constraint build/constraints.txt \
 		--universal --python-version 3.10 --upgrade --no-annotate --quiet --custom-compile-command "make lock" \
 		--output-file build/full.lock
 	grep -vE '^(nvidia|cuda|triton)[-=]' build/full.lock > build/requirements.lock

@@ -12,6 +12,7 @@ from _common import INFERENCES, RESULTS, ROOT
 from gppvae.data.atomic import write_bytes
 from gppvae.paper.provenance import told, why_unclean
 
+STEPS = ("term", "posterior")
 PAGE = ROOT / "docs" / "benchmarks.md"
 SCRIPTS = {
     "epoch.json": "epoch.py",
@@ -79,6 +80,35 @@ def waiting_table(result: dict[str, Any]) -> str:
     return markdown(["waiting", "alone", "beside another training"], cells)
 
 
+def subjects_table(result: dict[str, Any]) -> str:
+    dense = [
+        [f"{case['subjects']:,}", f"{case['features']:,}", *(f"{case['speed_up'][name]:.1f}" for name in STEPS),
+         f"{case['difference']:.0e}"]
+        for case in result["dense"]
+    ]  # fmt: skip
+    alone = [
+        [f"{case['subjects']:,}", f"{case['features']:,}",
+         *(f"{case['methods'][name]['seconds']:.2f} s" for name in STEPS), f"{case['extra_bytes'] / 2**20:.0f} MiB"]
+        for case in result["blocks"]
+    ]  # fmt: skip
+    sizes = list(result["epochs"]["vae"])
+    epochs = [[name, *(f"{found[size]:.2f} s" for size in sizes)] for name, found in result["epochs"].items()]
+    return "\n\n".join([
+        markdown(["subjects", "features", "term, times faster", "q(B), times faster", "difference"], dense),
+        markdown(["subjects", "features", "term", "q(B)", "extra memory"], alone),
+        markdown(["an epoch of", *(f"{int(size):,} subjects" for size in sizes)], epochs),
+    ])  # fmt: skip
+
+
+def courses_table(result: dict[str, Any]) -> str:
+    kernels = list(result["setting"]["kernels"])
+    rows = [
+        [case["courses"], str(case["visits"]), *(f"{case['mse'][name]:.3f}" for name in kernels)]
+        for case in result["cases"]
+    ]
+    return markdown(["courses", "visits seen", *kernels], rows)
+
+
 def about(result: dict[str, Any]) -> str:
     facts = result["about"]
     return (
@@ -110,6 +140,7 @@ def filled(page: str, name: str, content: str) -> str:
 def main() -> None:
     page = PAGE.read_text()
     tables = {"epoch": epoch_table, "gp_term": gp_term_table, "faces_cost": faces_table, "waiting": waiting_table}
+    tables |= {"subjects": subjects_table, "learned_or_categorical": courses_table}
     for name, table in tables.items():
         if not (RESULTS / f"{name}.json").exists():
             continue

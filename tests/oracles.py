@@ -129,6 +129,29 @@ def gp_posterior(K: Array, K_cross: Array, K_new: Array, Z: Array) -> tuple[Arra
     return mean, K_new - K_cross @ np.linalg.solve(K, K_cross.T)
 
 
+def latents_given_samples(
+    K: Array, K_cross: Array, K_new: Array, alpha: float, W: Array, var: float, y: Array
+) -> tuple[Array, Array]:
+    """Mean (N*, L) and covariance (N* L, N* L) of f at new rows given y = W (f + eta) + eps at rows, all at once.
+
+    K, K_cross (N*, N) and K_new are of f, the same for all latents; eta has variance alpha, eps variance var.
+    """
+    L, K_y = W.shape[1], np.kron(K + alpha * np.eye(len(K)), W @ W.T) + var * np.eye(y.size)
+    C = np.kron(K_cross, W.T)  # covariance of f at new rows, latents innermost, and all values
+    mean = (C @ np.linalg.solve(K_y, y.ravel())).reshape(-1, L)
+    return mean, np.kron(K_new, np.eye(L)) - C @ np.linalg.solve(K_y, C.T)
+
+
+def row_blocks(cov: Array, L: int) -> Array:
+    """Covariance of the latents of each row, (N, L, L), out of that of all, (N L, N L), latents innermost."""
+    return np.stack([cov[start : start + L, start : start + L] for start in range(0, len(cov), L)])
+
+
+def log_density(y: Array, mean: Array, cov: Array) -> float:
+    """log N(y; mean, cov) of one sample."""
+    return -gp_nll(cov, (y - mean)[:, None])
+
+
 def fitc_covariance(V: Array, diagonal: Array, alpha: float) -> Array:
     """V V' with the true prior variance on the diagonal, and noise."""
     low_rank = V @ V.T

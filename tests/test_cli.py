@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from gppvae.cli import app
 from gppvae.data.files import read_table
 from gppvae.data.subset import Subset, hold_out
 from gppvae.data.table import Table
+from gppvae.report import describe
 from gppvae.training.loop import TrainingError
 from tiny import KERNEL, SIZE, held_out, spots
 
@@ -72,11 +74,11 @@ def test_fit_leaves_model_log_report_and_figures(run: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert names >= {"config.json", "metrics.jsonl", "model.safetensors", "report.html", "figures"}
     assert sections(run / "report.html") == [
-        "Results", "Predictions", "Every view of every object", "What the kernel learned", "Training", "Facts",
+        "Results", "Predictions", "Can the uncertainty be trusted?", "Every view of every object",
+        "What each term explains", "What the kernel learned", "Training", "Facts",
     ]  # fmt: skip
     drawn = {path.name for path in (run / "figures").iterdir()}
-    for name in ("predictions", "calibration", "covariances", "loss"):
-        assert {f"{name}.png", f"{name}.pdf"} <= drawn
+    assert drawn == {f"{name}.svg" for name in ("predictions", "calibration", "explained", "covariances", "loss")}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert any("valid_mse_prediction" in row for row in rows)
 
@@ -116,7 +118,10 @@ def test_fit_of_vectors_with_a_sum_of_kernels(tmp_path: Path) -> None:
     succeed("fit", csv, "--data", npy, "--kernel", kernel, "--out", tmp_path / "run", "--epochs", 2,
             "--validation-fraction", 0.2, *QUICK)  # fmt: skip
     found = sections(tmp_path / "run" / "report.html")
-    assert found == ["Results", "Predictions", "What the kernel learned", "Training", "Facts"]
+    assert found == [
+        "Results", "Predictions", "Can the uncertainty be trusted?", "Measured and predicted",
+        "What each term explains", "What the kernel learned", "Training", "Facts",
+    ]  # fmt: skip
     answer = succeed("info", tmp_path / "run").stdout
     assert "length scale" in answer and "5 levels" in answer and "(12,)" in answer
 
@@ -133,7 +138,7 @@ def test_colour_bytes_with_levels_as_views(tmp_path: Path) -> None:
     assert "Results" not in sections(out / "report.html")
     (tmp_path / "rows.csv").write_text("spot,pose\ns1,left\n")
     succeed("predict", out, tmp_path / "rows.csv", "--out", tmp_path / "predicted")
-    with Image.open(tmp_path / "predicted" / "images" / "0000.png") as picture:
+    with Image.open(tmp_path / "predicted" / "images" / "0000_s1_left.png") as picture:
         assert picture.mode == "RGB" and picture.size == (SIZE, SIZE)
 
 
@@ -147,6 +152,23 @@ def test_a_fit_that_was_stopped_before_its_report_only_writes_the_report(tmp_pat
     assert (tmp_path / "run" / "report.html").exists()
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
     assert call(*words).exit_code == 2
+
+
+def test_the_report_command_loses_no_section_and_takes_the_data(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    before = sections(tmp_path / "run" / "report.html")
+    (tmp_path / "run" / "report.html").unlink()
+    succeed("report", tmp_path / "run")
+    assert sections(tmp_path / "run" / "report.html") == before
+    (tmp_path / "run" / "report_sections.json").unlink()
+    images, table, test_images, test_table = held_out()
+    csv, npy = write(tmp_path, images, table)
+    valid_csv, valid_npy = write(tmp_path, test_images, test_table, "valid")
+    succeed("report", tmp_path / "run", "--table", csv, "--data", npy, "--validation-table", valid_csv,
+            "--validation-data", valid_npy)  # fmt: skip
+    assert sections(tmp_path / "run" / "report.html") == before
+    result = call("report", tmp_path / "run", "--data", npy)
+    assert result.exit_code == 2 and "expected --table and --data together" in result.stderr
 
 
 def test_the_report_command_writes_the_page_from_the_folder_alone(run: Path, tmp_path: Path) -> None:
@@ -171,8 +193,8 @@ def test_predict_writes_arrays_rows_and_pictures(run: Path, tmp_path: Path) -> N
     expected = GPPVAE.load(run).predict(wanted, n_samples=5, seed=3)
     np.testing.assert_array_equal(np.load(out / "mean.npy"), expected.mean)
     np.testing.assert_array_equal(np.load(out / "std.npy"), expected.std)
-    for n in range(3):
-        with Image.open(out / "images" / f"{n:04d}.png") as picture:
+    for n, name in enumerate(("0000_s0_12.5", "0001_s4_90", "0002_s2_301")):
+        with Image.open(out / "images" / f"{name}.png") as picture:
             shown = np.asarray(picture) / 255.0
         np.testing.assert_allclose(shown, expected.mean[n].clip(0, 1), atol=0.5 / 255 + 1e-6)
     with Image.open(out / "sheet.png") as sheet:
@@ -250,7 +272,7 @@ def test_faults_of_the_program_are_one_sentence_and_a_trace_only_with_debug(
     def fail(*_: object) -> None:
         raise KeyError("a fault")
 
-    monkeypatch.setattr(GPPVAE, "load", fail)
+    monkeypatch.setattr(describe, "read_saved", fail)
     result = call("info", tmp_path)
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
     assert (

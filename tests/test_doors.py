@@ -224,7 +224,7 @@ def test_load_says_what_it_needs(tmp_path: Path, door: Door) -> None:
     assert str(caught.value) == (
         f"{tmp_path} was fitted with classes of your own ({door.classes}); pass {door.load} to load()"
     )
-    result = CliRunner().invoke(app, ["info", str(tmp_path)])
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
 
 
@@ -332,7 +332,7 @@ def test_the_report_shows_kernels_of_ones_own(tmp_path: Path) -> None:
     assert learned["Effect('spot')"] == "5 levels"
     assert dict(column_rows(model))["angle"] == "numbers from 0 to 330 (11 values)"
     page = write_report(tmp_path, model, train=(images, table), test=(wanted_images, wanted)).read_text("utf-8")
-    assert "Learned covariance of Ring(" in page
+    assert "learned covariance of Ring(" in page
     assert "data-turntable" in page
 
 

@@ -14,7 +14,8 @@ from gppvae.cli import app
 from gppvae.inference import Minibatch
 from gppvae.likelihoods import Gaussian
 from gppvae.report.describe import phase_rows, settings_rows
-from gppvae.report.run import curve_rows, write_report
+from gppvae.report.plots import curve_rows
+from gppvae.report.run import write_report
 from gppvae.training import loop
 from gppvae.training.checkpoint import read_tensors
 from tiny import KERNEL, held_out, spots

@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 from gppvae import GPPVAE
 from gppvae.cli import app
 from gppvae.data import atomic
+from gppvae.report import describe
 from gppvae.training.checkpoint import read_tensors
 from tiny import KERNEL, spots
 
@@ -190,7 +191,7 @@ def test_raw_errors_of_the_system_say_what_to_do(data: Path, monkeypatch: pytest
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(GPPVAE, "load", full)
+    monkeypatch.setattr(describe, "read_saved", full)
     result = call("info", data)
     assert result.exit_code == 2 and "None" not in result.stderr and "free some space" in result.stderr
 

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gppvae.estimator import GPPVAE, VAE, Prediction
+    from gppvae.estimator import GPPVAE, VAE, Explanation, Prediction
     from gppvae.inference import Inference, LossTerms, Phase
     from gppvae.kernels import (
         RBF,
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
         parse_kernel,
     )
     from gppvae.likelihoods import Likelihood
+    from gppvae.training.callbacks import Callback, LogMetrics
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Threads that wait by spinning take the core from the one that works: two trainings on the same cores then hardly move.
 # Threads that go to sleep at once gain little from each other. A short spin has neither fault (docs/benchmarks.md).
@@ -40,8 +41,10 @@ __all__ = [
     "GPPVAE",
     "RBF",
     "VAE",
+    "Callback",
     "Categorical",
     "Constant",
+    "Explanation",
     "FreeForm",
     "IdLeaf",
     "InducingLeaf",
@@ -50,6 +53,7 @@ __all__ = [
     "Learned",
     "Likelihood",
     "Linear",
+    "LogMetrics",
     "LossTerms",
     "Matern",
     "NumericLeaf",
@@ -63,9 +67,12 @@ __all__ = [
 
 # Where a name lives; kernels are everything else.
 _HOMES = {
+    "Callback": "training.callbacks",
+    "Explanation": "estimator",
     "GPPVAE": "estimator",
     "Inference": "inference",
     "Likelihood": "likelihoods",
+    "LogMetrics": "training.callbacks",
     "LossTerms": "inference",
     "Phase": "inference",
     "Prediction": "estimator",

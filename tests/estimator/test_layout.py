@@ -9,7 +9,7 @@ import pytest
 from gppvae import GPPVAE, VAE
 from gppvae.data.arrays import from_input_layout, to_input_layout
 from gppvae.report.figures import to_uint8
-from gppvae.report.predictions import write_predictions
+from gppvae.report.predictions import write_answers
 from gppvae.report.run import write_report
 from tiny import KERNEL, spots
 
@@ -74,7 +74,7 @@ def test_report_and_pictures_take_every_layout(fitted: tuple[GPPVAE, np.ndarray,
     model.save(tmp_path / "run")
     write_report(tmp_path / "run", model, train=(samples, table), test=(samples, table))
     ask = lambda work: model.predict(table, out=work)  # noqa: E731
-    names = write_predictions(tmp_path / "out", ask, b"", True, model.layout_)
+    names = write_answers(tmp_path / "out", ask, model, None, None)
     assert ("images" in names) == (samples.ndim > 2)
 
 

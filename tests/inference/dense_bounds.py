@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gppvae.inference import Global
-from gppvae.kernels import FreeForm, Kernel, Learned, Linear, Matern
+from gppvae.kernels import RBF, Categorical, FreeForm, Kernel, Learned, Linear, Matern
 from gppvae.models.gppvae import GPPriorVAE
 from inference.setting import N, RowEpoch, dense_covariance, dense_expected_nll, dense_recon, make_epoch, make_model
 
@@ -25,6 +25,15 @@ ORDERS: dict[str, Callable[[], Groups]] = {
         (Learned("person", 2) * Matern("time", lengthscale=0.9, max_inducing=4), 1),
         (None, 1),
         (0.7 * Learned("person", 2) * FreeForm("pose"), 3),
+    ],
+    "ids with features of their own": lambda: [
+        (
+            RBF("time", lengthscale=0.8, max_inducing=3)
+            + 1.3 * Categorical("person") * Matern("time", max_inducing=4)
+            + Linear("time") * Categorical("person") * Categorical("pose"),
+            2,
+        ),
+        (Categorical("pose") * Learned("person", 2), 1),
     ],
 }
 

@@ -173,9 +173,17 @@ class Problem:
         return self.model.prior.posterior(self.model.prior.statistics(self.rows, torch.from_numpy(self.Z)))
 
     def fit(
-        self, likelihood: Likelihood, steps: int, used: np.ndarray | None = None, batch_size: int = 5
+        self,
+        likelihood: Likelihood,
+        steps: int,
+        used: np.ndarray | None = None,
+        batch_size: int = 5,
+        certain: bool = False,
     ) -> tuple[Array, Array]:
-        """Vectors (P, J) and covariances (P, J, J) from the samples `used` says (all when None)."""
+        """Vectors (P, J) and covariances (P, J, J) from the samples `used` says (all when None).
+
+        With `certain`, latents deviate by nothing from what the vector says.
+        """
         used = np.ones(len(self.y), dtype=bool) if used is None else used
         rows = self.model.prior.code(Table(self.new_table).take(np.flatnonzero(used)))
         epoch = Epoch(Samples(self.y[used], missing="mask"), rows, batch_size, None, torch.device("cpu"))
@@ -184,6 +192,8 @@ class Problem:
             for leaf in self.leaves:  # nothing is known of a new object before the fit
                 stack.enter_context(leaf.using(torch.zeros_like(leaf.x)))
             fit = ObjectFit(self.model, self.weights, self.leaves, epoch, owner, self.n_objects, likelihood)
+            if certain:
+                fit.R.zero_()
             x, root = fit.run(steps)
         return x.numpy(), (root @ root.transpose(1, 2)).numpy()
 
@@ -216,19 +226,31 @@ class Problem:
         return A, o
 
 
-def missed_by_features(problem: Problem, case: Case) -> Array:
-    """Prior variance of the terms without a vector that the training values do not carry, (N, L), by dense solves."""
+def deviations(problem: Problem, case: Case) -> Array:
+    """Variance of z at the new rows when their vectors are the mean of the trained ones, (N, L), by dense solves.
+
+    Prior variance minus what the training latents explain, plus noise; a group without a kernel has variance 1.
+    """
     train, new = dict_rows(problem.table), dict_rows(problem.new_table)
     forms = [leaf for leaf in problem.model.prior.leaves() if isinstance(leaf, FreeForm)]
-    missed, start = np.zeros((len(new), L)), 0
+    found, start, used = np.ones((len(new), L)), 0, 0
     for group, parts in zip(problem.model.prior.groups, case.parts(forms, train), strict=True):
         at, start = slice(start, start + group.n_latents), start + group.n_latents
-        k = None if parts is None else parts[1]
-        if k is not None:
-            K, K_cross = oracles.gram(k, train, train), oracles.gram(k, new, train)
-            carried = np.sum(K_cross * (K_cross @ np.linalg.pinv(K, rcond=1e-9, hermitian=True)), axis=1)
-            missed[:, at] = (np.diag(oracles.gram(k, new, new)) - carried)[:, None]
-    return missed
+        if parts is None:
+            continue
+        others, rest = parts
+        leaves, used = problem.leaves[used : used + len(others)], used + len(others)
+        terms = [] if rest is None else [rest]
+        for leaf, other in zip(leaves, others, strict=True):
+            vectors = dict(zip(leaf.levels, leaf.x.detach().numpy(), strict=True))
+            vectors["new"] = leaf.x.detach().numpy()[:7].mean(axis=0)
+            terms.append(oracles.multiplied(oracles.learned("person", vectors), other))
+        everyone = [*train, *({**row, "person": "new"} for row in new)]
+        K = sum(oracles.gram(term, everyone, everyone) for term in terms)
+        K_train = K[:N, :N] + ALPHA * np.eye(N)
+        left = np.diag(K)[N:] - np.sum(K[N:, :N] * np.linalg.solve(K_train, K[:N, N:]).T, axis=1)
+        found[:, at] = left[:, None] + ALPHA
+    return found
 
 
 def prior_by_loops(leaves: list[Learned], trained: int) -> tuple[Array, Array]:
@@ -242,18 +264,28 @@ def prior_by_loops(leaves: list[Learned], trained: int) -> tuple[Array, Array]:
     return mean, (1.0 - share) * cov + share * np.mean(np.diag(cov)) * np.eye(J)
 
 
-def gaussian_posterior(mean: Array, cov: Array, observed: list[tuple[Array, float, float]]) -> tuple[Array, Array]:
-    """Of x ~ N(mean, cov), given numbers h'x + noise: (h, number, noise variance), one after the other."""
-    for h, number, var in observed:
-        gain = cov @ h / (h @ cov @ h + var)  # Kalman update
-        mean, cov = mean + gain * (number - h @ mean), cov - np.outer(gain, h @ cov)
+def gaussian_posterior(mean: Array, cov: Array, observed: list[tuple[Array, Array, Array]]) -> tuple[Array, Array]:
+    """Of x ~ N(mean, cov), given H'x + noise: (H, numbers, noise covariance), one after the other."""
+    for H, numbers, noise in observed:
+        gain = cov @ H @ np.linalg.inv(H.T @ cov @ H + noise)  # Kalman update
+        mean, cov = mean + gain @ (numbers - H.T @ mean), cov - gain @ H.T @ cov
     return mean, cov
 
 
-def seen_through(problem: Problem, A: Array, o: Array, p: int, var: float) -> list[tuple[Array, float, float]]:
-    """Every observed value of object p as a linear observation of its vector through the linear decoder."""
+def seen_through(
+    problem: Problem, A: Array, o: Array, spread: Array, p: int, var: float
+) -> list[tuple[Array, Array, Array]]:
+    """Every sample of object p as a linear observation of its vector through the linear decoder.
+
+    Values of a sample share the deviation of its latents, of variance `spread` (N, L), so their noise is correlated.
+    """
     layer = problem.model.autoencoder.decoder.layer
     W, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
-    rows = [n for n in range(len(problem.y)) if problem.owner[n] == p]
-    values = [(n, k) for n in rows for k in range(K) if np.isfinite(problem.y[n, k])]
-    return [(A[n] @ W[k], float(problem.y[n, k]) - b[k] - o[n] @ W[k], var) for n, k in values]
+    found = []
+    for n in range(len(problem.y)):
+        seen = np.isfinite(problem.y[n])
+        if problem.owner[n] == p and seen.any():
+            noise = W @ np.diag(spread[n]) @ W.T + var * np.eye(K)
+            error = problem.y[n].astype(np.float64) - b - W @ o[n]
+            found.append((A[n] @ W[seen].T, error[seen], noise[np.ix_(seen, seen)]))
+    return found

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gppvae.data.table import Rows, Table
 from gppvae.data.world import ALONE, World
 from gppvae.inference.base import Inference, LossTerms
-from gppvae.kernels import RBF, Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
+from gppvae.kernels import RBF, Categorical, Constant, FreeForm, Kernel, Learned, Linear, Matern, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
@@ -28,6 +28,9 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "sum of products": lambda: Learned("person", 2, normalize=True) * RBF("time", lengthscale=0.7) + 0.3 * Constant(),
     "few inducing points": lambda: Learned("person", 2) * Matern("time", lengthscale=0.9, max_inducing=4),
     "few functions": lambda: Learned("person", 2) * RBF("time", lengthscale=0.9, basis="hilbert", max_inducing=5),
+    "ids with features of their own": lambda: (
+        Linear("time") + 0.8 * Categorical("person") * Matern("time", lengthscale=0.9, max_inducing=4)
+    ),
 }
 
 
@@ -112,6 +115,8 @@ def make_model(
     """
     torch.manual_seed(seed)
     prior = LatentPrior([(kernel, L)] if isinstance(kernel, Kernel) else kernel, alpha)
+    for group in prior.groups:
+        group.least_in_blocks = 0
     prior.bind(Table(columns()), torch.Generator().manual_seed(seed))
     with torch.no_grad():
         for parameter in prior.parameters():

@@ -22,9 +22,9 @@ from inference.object_setting import (
     L,
     LinearDecoder,
     Problem,
+    deviations,
     dict_rows,
     gaussian_posterior,
-    missed_by_features,
     prior_by_loops,
     seen_through,
 )
@@ -45,9 +45,9 @@ def test_the_prior_is_the_shrunk_gaussian_of_the_trained_vectors(name: str) -> N
         for leaf in problem.leaves if added else []:
             big = 50.0 * torch.ones(added, leaf.dim, dtype=torch.float64)
             leaf.add_levels(["new", "newer"], big, torch.zeros(added, leaf.dim, J, dtype=torch.float64))
-        prior = vector_prior(problem.leaves)
-        np.testing.assert_allclose(prior.mean.numpy(), mean, rtol=1e-12)
-        np.testing.assert_allclose(np.linalg.inv(prior.precision.numpy()), cov, rtol=1e-9, atol=1e-12)
+        prior = vector_prior(problem.leaves, 2)
+        np.testing.assert_allclose(prior.mean.numpy(), [mean, mean], rtol=1e-12)
+        np.testing.assert_allclose(np.linalg.inv(prior.precision.numpy()), [cov, cov], rtol=1e-9, atol=1e-12)
 
 
 # -- z = A'x + o
@@ -118,9 +118,9 @@ def test_with_a_linear_decoder_the_fit_is_the_exact_posterior(name: str, holes: 
         problem.y[np.random.default_rng(3).random(problem.y.shape) < 0.4] = np.nan
         problem.y[2] = np.nan  # a sample of which nothing was observed
     x, cov = problem.fit(Gaussian(NOISE), steps=10)
-    prior, affine = prior_by_loops(problem.leaves, 7), problem.affine(case)
+    prior, affine, spread = prior_by_loops(problem.leaves, 7), problem.affine(case), deviations(problem, case)
     for p in range(3):
-        want = gaussian_posterior(*prior, seen_through(problem, *affine, p, NOISE))
+        want = gaussian_posterior(*prior, seen_through(problem, *affine, spread, p, NOISE))
         np.testing.assert_allclose(x[p], want[0], rtol=JITTER, atol=JITTER)
         np.testing.assert_allclose(cov[p], want[1], rtol=JITTER, atol=JITTER)
 
@@ -133,12 +133,16 @@ def test_the_start_is_ridge_regression_on_the_encoder(name: str) -> None:
     A, o = problem.affine(case)
     layer = problem.model.autoencoder.encoder.layer
     encoded = problem.y.astype(np.float64) @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
-    prior, noise = prior_by_loops(problem.leaves, 7), ALPHA + missed_by_features(problem, case)
+    prior, spread = prior_by_loops(problem.leaves, 7), deviations(problem, case)
     if name == "a term of unseen times":
-        assert noise.max() > ALPHA + 0.5
+        assert spread.max() > ALPHA + 0.5
     for p in range(3):
         observed = [
-            (A[n][:, latent], encoded[n, latent] - o[n, latent], np.exp(encoded[n, L + latent]) + noise[n, latent])
+            (
+                A[n][:, [latent]],
+                encoded[n, [latent]] - o[n, latent],
+                np.array([[np.exp(encoded[n, L + latent]) + spread[n, latent]]]),
+            )
             for n in range(len(problem.y))
             for latent in range(L)
             if problem.owner[n] == p and A[n][:, latent].any()  # latents without a kernel say nothing of a vector

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gppvae.data.world import ALONE, World
 from gppvae.inference import INFERENCES, Global
-from gppvae.kernels import FreeForm, Learned, Matern
+from gppvae.kernels import Categorical, FreeForm, Learned, Matern
 from gppvae.models.gppvae import GPPriorVAE
 from inference.setting import N, RowEpoch, gradients, make_epoch, make_model
 
@@ -81,7 +81,8 @@ def in_threads(size: int, of: Callable[[World], Found]) -> list[Found]:
 def test_parts_of_several_processes_add_up_to_one(name: str, size: int, rows: str) -> None:
     """With groups of latents, noise per row, batches that do not divide, and processes without a row."""
     few = Learned("person", 2) * Matern("time", lengthscale=0.9, max_inducing=4)
-    model = make_model([(few, 2), (None, 1), (FreeForm("pose") * Learned("person", 2), 1)])
+    own = 0.6 * Categorical("person") * Matern("time", lengthscale=0.9, max_inducing=3) + FreeForm("pose")
+    model = make_model([(few, 2), (None, 1), (FreeForm("pose") * Learned("person", 2), 1), (own, 1)])
     epoch = make_epoch(model, 5 if rows == "5 per batch" else N)
     model.prior.plan(epoch.rows, 5)
     if rows == "a single row":

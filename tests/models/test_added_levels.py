@@ -9,7 +9,7 @@ import torch
 from gppvae.data.table import Table
 from gppvae.kernels import FreeForm, Kernel, Learned, Periodic
 from gppvae.kernels.parse import parse_kernel
-from gppvae.models.objects import added_vectors_drawn, learned_by_column
+from gppvae.models.objects import learned_by_column, vectors_drawn
 
 TRAINING = Table({"person": list("abc") * 2, "place": list("uuvvww"), "pose": [0, 1] * 3, "angle": [0.0, 90.0] * 3})
 
@@ -97,7 +97,7 @@ def test_draws_have_mean_x_and_covariance_root_root_transposed(name: str) -> Non
     x, root = add(kernel, "person", ["d", "e"])
     generator, draws = torch.Generator().manual_seed(1), []
     for _ in range(4000):
-        with added_vectors_drawn(kernel, generator):
+        with vectors_drawn(kernel, generator):
             now = vectors(kernel, "person")
         assert torch.equal(now[:3], trained)
         draws.append(now[3:])
@@ -119,7 +119,7 @@ def test_ids_added_to_two_columns_are_drawn_apart() -> None:
     add(kernel, "place", ["x", "y"], seed=1)
     generator, draws = torch.Generator().manual_seed(1), []
     for _ in range(3000):
-        with added_vectors_drawn(kernel, generator):
+        with vectors_drawn(kernel, generator):
             draws.append(torch.cat([vectors(kernel, "person")[3], vectors(kernel, "place")[3:].flatten()]))
     correlation = np.corrcoef(torch.stack(draws).numpy().T)
     assert np.abs(correlation[:2, 2:]).max() < 0.09 and np.abs(correlation[2:4, 4:]).max() < 0.09
@@ -131,10 +131,10 @@ def test_vectors_are_put_back_also_after_an_exception(name: str) -> None:
     add(kernel, "person", ["d"])
     before = vectors(kernel, "person")
     parameters = [leaf.x for leaf in learned_by_column(kernel)["person"]]
-    with added_vectors_drawn(kernel, torch.Generator().manual_seed(0)):
+    with vectors_drawn(kernel, torch.Generator().manual_seed(0)):
         inside = vectors(kernel, "person")
     assert not torch.equal(inside, before) and torch.equal(vectors(kernel, "person"), before)
-    with pytest.raises(ZeroDivisionError), added_vectors_drawn(kernel, torch.Generator().manual_seed(0)):
+    with pytest.raises(ZeroDivisionError), vectors_drawn(kernel, torch.Generator().manual_seed(0)):
         assert torch.equal(vectors(kernel, "person"), inside)  # the same seed draws the same
         raise ZeroDivisionError
     assert torch.equal(vectors(kernel, "person"), before)

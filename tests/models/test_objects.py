@@ -10,7 +10,7 @@ from gppvae.data.table import Table
 from gppvae.kernels import FreeForm, Kernel, Learned, Linear, Periodic
 from gppvae.likelihoods import Gaussian
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import added_vectors_drawn, latents_by_vector, learned_by_column, vector_variance
+from gppvae.models.objects import latents_by_vector, learned_by_column, vector_variance, vectors_drawn
 from gppvae.models.predict import latents_at
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
@@ -99,7 +99,7 @@ def test_uncertain_vectors_widen_the_latents_as_draws_do(name: str) -> None:
     assert not variance[:, model.prior.unexplained()].any()
     generator, draws = torch.Generator().manual_seed(0), []
     for _ in range(600):
-        with added_vectors_drawn(model.prior, generator):
+        with vectors_drawn(model.prior, generator):
             draws.append(means(model, weights, ADDED))
     spread = torch.stack(draws)
     np.testing.assert_allclose(spread.var(0).numpy(), variance.numpy(), rtol=0.3, atol=1e-12)
@@ -118,7 +118,7 @@ def test_drawn_vectors_are_put_back() -> None:
     model, _ = fitted("one learned kernel")
     (leaf,) = add_two(model)
     before = leaf.vectors().detach().clone()
-    with added_vectors_drawn(model.prior, torch.Generator().manual_seed(0)):
+    with vectors_drawn(model.prior, torch.Generator().manual_seed(0)):
         assert torch.equal(leaf.vectors()[:4], before[:4]) and not torch.equal(leaf.vectors()[4:], before[4:])
     assert torch.equal(leaf.vectors(), before)
 

@@ -8,9 +8,11 @@ import pytest
 from PIL import Image
 
 from gppvae.report.page import Page
+from gppvae.report.plots import picture_chart
+from gppvae.report.svg import Plot, Series, heat_map, line_chart
 
 websocket = pytest.importorskip("websocket", reason="websocket-client is not installed")
-from report.browser import Browser, find_browser  # noqa: E402
+from report.browser import Browser, find_browser, wait_for  # noqa: E402
 
 ANGLES = [f"{45 * i} deg" for i in range(8)]
 OBJECTS = ["left", "middle", "right"]
@@ -44,6 +46,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     page.turntable(panels, ANGLES, "Flat frames.", OBJECTS, held_out=held, ms=30)
     page.section("Table")
     page.table(["model", "MSE"], [["VAE", 0.5], ["GPPVAE", 0.25]], "A table", highlight_row=1)
+    page.section("Charts")
+    wide = picture_chart(
+        [(f"picture {i}", np.full((8, 8), 200, dtype=np.uint8)) for i in range(7)], "Pictures", side=88
+    )
+    page.plot(
+        Plot([line_chart([Series([0, 1], [0, 1])], "Line", width=420), heat_map(np.eye(2), list("ab")), wide], "C")
+    )
+    page.download("numbers.csv", "a,b\n1,2\n", "two numbers")
     return page.write(tmp_path_factory.mktemp("page") / "report.html")
 
 
@@ -190,6 +200,35 @@ def test_content_policy_refuses_requests(tab: Browser, report: Path) -> None:
     assert tab.run("fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')") == "refused"
     assert requested(tab) == [report.as_uri()]
     assert any("Content Security Policy" in text for text in complaints(tab))
+
+
+@pytest.mark.parametrize("width", [1100, 390])
+def test_charts_follow_the_colour_scheme_and_are_shown_whole(browser: Browser, report: Path, width: int) -> None:
+    found = {}
+    for scheme in ("light", "dark"):
+        browser.open(report, width=width, scheme=scheme)
+        found[scheme] = browser.run(
+            "['.chart .line', '.chart text'].map(s => getComputedStyle(document.querySelector(s)).color).join('; ')"
+        )
+        outside = (
+            "[...document.querySelectorAll('.chart')].filter(c => { const b = c.getBoundingClientRect(); "
+            f"return b.left < 0 || b.right > {width} || b.width === 0; }}).length"
+        )
+        assert browser.run(outside) == 0
+    assert found == {
+        "light": "rgb(0, 114, 178); rgb(27, 35, 46)",
+        "dark": "rgb(86, 180, 233); rgb(229, 233, 239)",
+    }
+    assert browser.run("document.querySelectorAll('.chart rect title')[1].textContent") == "a, b: 0"
+
+
+def test_downloads_are_saved_under_the_content_policy(tab: Browser, tmp_path: Path) -> None:
+    tab.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    tab.run("document.querySelector('a[download]').scrollIntoView()")
+    click(tab, "a[download]")
+    wait_for(lambda: (tmp_path / "numbers.csv").exists(), 20)
+    assert (tmp_path / "numbers.csv").read_bytes() == b"a,b\n1,2\n"
+    assert complaints(tab) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

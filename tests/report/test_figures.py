@@ -14,40 +14,6 @@ from artists import line
 from gppvae.report import figures
 
 
-def rows_of(phase: str, epochs: list[int], **terms: float | None) -> list[dict[str, Any]]:
-    return [{"phase": phase, "epoch": e, "step": e, "seconds": 0.1 * e, **terms} for e in epochs]
-
-
-@pytest.mark.parametrize(
-    ("second", "expected"),
-    [([1, 2], [1, 2, 3, 4, 5]), ([0, 1], [1, 2, 3, 4, 5]), ([4, 5], [1, 2, 3, 4, 5])],
-    ids=["counts from 1", "counts from 0", "counts on"],
-)
-def test_loss_curves_continue_over_phases(second: list[int], expected: list[int]) -> None:
-    metrics = rows_of("warmup", [1, 2, 3], loss=5.0) + rows_of("joint", second, loss=4.0, gp_nll=-2.0)
-    fig = figures.loss_curves(metrics)
-    assert [ax.get_title() for ax in fig.axes] == ["total loss", "GP prior NLL"]
-    loss, gp = fig.axes
-    np.testing.assert_allclose(line(loss, gid="loss").get_xydata().T, [expected, [5, 5, 5, 4, 4]])
-    np.testing.assert_allclose(line(gp, gid="gp_nll").get_xydata().T, [expected[3:], [-2, -2]])
-    for ax in fig.axes:
-        assert line(ax, gid="phase").get_xdata() == [3.5, 3.5]
-    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["warmup", "joint"]
-
-
-def test_loss_curves_draw_every_term_and_wide_ranges_on_log_axes() -> None:
-    terms = {"loss": 1.0, "recon_nll": 2.0, "gp_nll": -3.0, "neg_entropy": -4.0, "penalty": 0.5}
-    metrics = rows_of("joint", [1], **terms, valid_mse=None) + rows_of("joint", [2], **terms, valid_mse=0.1)
-    metrics[0]["recon_nll"] = 1000.0
-    fig = figures.loss_curves(metrics)
-    drawn = {artist.get_gid(): (ax, artist) for ax in fig.axes for artist in ax.get_lines()}
-    assert list(drawn) == [*terms, "valid_mse"]
-    assert drawn["valid_mse"][1].get_xydata().tolist() == [[2, 0.1]]
-    assert drawn["neg_entropy"][1].get_ydata().tolist() == [-4, -4]
-    scales = {name: ax.get_yscale() for name, (ax, _) in drawn.items()}
-    assert [name for name, scale in scales.items() if scale == "log"] == ["recon_nll"]
-
-
 @pytest.mark.parametrize("channels", [(), (3,)])
 def test_montage_shows_every_image(channels: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
@@ -62,22 +28,6 @@ def test_montage_shows_every_image(channels: tuple[int, ...]) -> None:
     assert {ax.images[0].get_clim() for ax in axes[6:]} == {(0.0, heat.max())}
     assert [ax.get_ylabel() for ax in axes[::3]] == ["truth", "model", "std"]
     assert len(figures.prediction_montage(truth, {"model": model}).axes) == 6
-
-
-def test_covariance_is_ordered_and_centred_when_signed() -> None:
-    matrix = np.array([[1.0, -0.2, 0.3], [-0.2, 2.0, 0.1], [0.3, 0.1, 3.0]])
-    fig = figures.covariance(matrix, ["a", "b", "c"], "objects", order=[2, 0, 1])
-    ax = fig.axes[0]
-    image = ax.images[0]
-    expected = [[3.0, 0.3, 0.1], [0.3, 1.0, -0.2], [0.1, -0.2, 2.0]]
-    np.testing.assert_array_equal(image.get_array(), expected)
-    assert image.get_clim() == (-3.0, 3.0)
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["c", "a", "b"]
-    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["c", "a", "b"]
-    assert ax.get_title() == "objects"
-    positive = figures.covariance(np.abs(matrix)).axes[0].images[0]
-    assert positive.get_clim() == (0.0, 3.0)
-    assert positive.get_cmap().name != image.get_cmap().name
 
 
 def test_cluster_order_joins_correlated_rows() -> None:
@@ -163,17 +113,12 @@ def test_style_does_not_leak() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: figures.loss_curves([]), "metrics must hold one of loss, .* got 0 rows"),
         (lambda: figures.prediction_montage(np.zeros((2, 3)), {}), r"truth must have shape .*\(2, 3\)"),
         (
             lambda: figures.prediction_montage(np.zeros((2, 3, 3)), {"m": np.zeros((1, 3, 3))}),
             r"shape of truth \(2, 3, 3\), got m \(1, 3, 3\)",
         ),
-        (lambda: figures.covariance(np.zeros((2, 3))), r"matrix must be a finite square matrix.*\(2, 3\)"),
-        (
-            lambda: figures.covariance(np.eye(2), order=[0, 0]),
-            r"order must hold each of 0..1 once, got \[0, 0\]",
-        ),
+        (lambda: figures.cluster_order(np.zeros((2, 3))), r"matrix must be a finite square matrix.*\(2, 3\)"),
         (lambda: figures.covariance_pair(np.eye(2), np.eye(2), ["a"]), r"one label per row \(2\), got 1"),
         (lambda: figures.calibration([0.1, 0.2], [0.1]), "coverage 'observed' must be a vector of length 2"),
         (lambda: figures.to_uint8([0.5], vmin=1.0, vmax=1.0), "vmax must be greater than vmin"),

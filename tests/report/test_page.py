@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from gppvae.report.page import MAX_SIDE, Page, Panel
+from gppvae.report.svg import Plot, Series, line_chart
 
 VOID = {"meta", "link", "img", "input", "br"}
 
@@ -81,6 +82,8 @@ def full_page() -> Page:
     fig = Figure()
     fig.subplots().plot([1, 2])
     page.figure(fig, "A figure", "a rising line")
+    page.plot(Plot([line_chart([Series([0, 1], [0, 1])], "A chart")], "A plot"))
+    page.download("numbers.csv", "a,b\n1,2\n", "two numbers")
     page.section("Second")
     frames = rng.random((2, 3, 4, 5))
     page.turntable({"truth": frames, "model": frames}, list("012"), "Turn", list("pq"), held_out=[0, 1, 0])
@@ -96,8 +99,8 @@ def test_page_loads_nothing_from_outside() -> None:
         for name, value in attributes.items()
         if name in {"src", "href", "srcset", "data", "action", "poster"}
     ]
-    assert len(loads) == 5  # icon, two links of the contents, figure, sprite
-    assert all(re.match(r"data:(image/png;base64)?,|#s\d+$", value or "") for value in loads)
+    assert len(loads) == 6  # icon, two links of the contents, figure, sprite, download
+    assert all(re.match(r"data:((image/png|text/csv);base64)?,|#s\d+$", value or "") for value in loads)
     pictureless = re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)
     assert not re.search(r"https?:|//|@import|url\(|fetch|XMLHttpRequest|WebSocket", pictureless)
     (policy,) = [a["content"] for a, _ in Reader(text).all("meta") if "http-equiv" in a]
@@ -225,6 +228,29 @@ def test_turntable_records_gaps_and_marks() -> None:
     assert (slider["min"], slider["max"], slider["aria-label"]) == ("0", "2", "View")
     assert len(reader.all("canvas")) == 4  # two panels and two thumbnails
     assert any("held out" in text for _, text in reader.all("p", kind="hint"))
+
+
+def test_turntable_opens_where_it_is_told() -> None:
+    page = Page("T")
+    page.turntable({"m": FRAMES}, list("abc"), "Cap", ["p", "q"], start=(1, 2))
+    assert turntable_data(page)["start"] == [1, 2]
+    with pytest.raises(ValueError, match=r"start must be an object and a view of 2 x 3, got \(2, 0\)"):
+        page.turntable({"m": FRAMES}, list("abc"), "Cap", ["p", "q"], start=(2, 0))
+
+
+def test_a_download_holds_the_file() -> None:
+    ((attributes, text),) = [
+        (a, text) for a, text in Reader(full_page().html()).all("a") if (a["href"] or "").startswith("data:")
+    ]
+    assert (attributes["download"], text) == ("numbers.csv", "numbers.csv")
+    assert base64.b64decode((attributes["href"] or "").partition(",")[2]) == b"a,b\n1,2\n"
+
+
+def test_sections_can_be_carried_to_another_page() -> None:
+    first, second = full_page(), Page("Later")
+    for heading, html in first.parts().items():
+        second.carry(heading, html)
+    assert second.html().split("<main>")[1] == first.html().split("<main>")[1]
 
 
 def test_facts_are_listed() -> None:

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from gppvae.data.images import ImageFiles, is_path_list
+from gppvae.data.missing import MissingValues
+from gppvae.data.named import Named, from_frame, names_of
 from gppvae.data.stored import reader_of
 from gppvae.data.subset import Subset
 from gppvae.data.unwritten import is_zarr, unwritten_part
@@ -31,7 +34,8 @@ class Samples:
     Args:
         data: array-like with shape, dtype and indexing: NumPy array or memory map, tensor, HDF5 or Zarr array;
             (N, height, width), (N, channels, height, width), (N, height, width, channels) or (N, values).
-            Or image files: a list or column of paths, or ImageFiles.
+            Or image files: a list or column of paths, or ImageFiles. Or a DataFrame of numbers, or a scipy sparse
+            matrix, of which only batches become dense.
         channels: "first" or "last", for arrays of four dimensions.
         scale: factor on the values; by default 1/255 for uint8 images, 1/65535 for uint16 images and 1 otherwise.
         missing: "error" rejects NaN, "mask" treats it as not observed. Masked entries of a masked array are NaN.
@@ -39,12 +43,16 @@ class Samples:
     Attributes:
         shape: of one sample: (values,) or (channels, height, width).
         layout_in: how the data came: "vector", "grey" (no axis of channels), "first" or "last"; see to_input_layout.
+        names: of the values of a sample, where it is a row of named columns.
         scale: factor on the values.  integers: whether all values, scaled, are whole numbers; certain after check().
+        missing_values: what was found to be missing; there after check().
     """
 
     def __init__(self, data: Any, channels: str = "first", scale: float | None = None, missing: str = "error") -> None:
         if is_path_list(data):
             data = ImageFiles(data)
+        if isinstance(data, pd.DataFrame):
+            data = from_frame(data)
         if isinstance(data.data if isinstance(data, Subset) else data, ImageFiles):
             channels = "first"
         if isinstance(data, (list, tuple)):
@@ -63,12 +71,12 @@ class Samples:
             raise TypeError(f"expected samples of an integer or float type, got {data.dtype}; convert the array")
         if isinstance(data, np.ma.MaskedArray):
             data = _masked_as_nan(data)
-        self.data, self.missing = data, missing
+        self.data, self.missing, self.names = data, missing, names_of(data)
         self.shape = _sample_shape(tuple(data.shape), channels)
         self.layout_in = {2: "vector", 3: "grey"}.get(len(data.shape), channels)
         self.scale = float(scale) if scale is not None else _white_to_one(dtype, self.shape)
         self.integers = dtype.kind in "bui" and self.scale == 1.0
-        _tell_what_is_not_stored(data.data if isinstance(data, Subset) else data)
+        _tell_what_is_not_stored(_stored(data))
         self._reader = reader_of(data)
         self._tensor: Tensor | None = None
 
@@ -97,6 +105,7 @@ class Samples:
         if len(self) == 0 or 0 in self.shape:
             raise ValueError(f"expected at least one sample, got an array of shape {tuple(self.data.shape)}")
         lowest, highest, whole = np.inf, -np.inf, True
+        self.missing_values = MissingValues(len(self), self.shape[0], self.layout_in == "last")
         for start, block in self._blocks(world):
             bad = ~np.isfinite(block) if self.missing == "error" else np.isinf(block)
             if bad.any():
@@ -105,6 +114,8 @@ class Samples:
                     f"expected finite samples, got NaN or infinity in sample {first}; "
                     "clean the data, or pass missing='mask' for NaN"
                 )
+            if self.missing == "mask":
+                self.missing_values.add(start, block)
             seen = block[np.isfinite(block)]
             if seen.size and np.abs(seen).max() > LARGEST:
                 raise ValueError(
@@ -117,6 +128,7 @@ class Samples:
         found = torch.zeros(world.size, 3, dtype=torch.float64)
         found[world.rank] = torch.tensor([lowest, highest, float(whole)])
         world.sum_([found])
+        self.missing_values.share(world)
         lowest, highest, self.integers = float(found[:, 0].min()), float(found[:, 1].max()), bool(found[:, 2].all())
         if not np.isfinite(lowest):
             raise ValueError("expected at least one observed value, got only NaN; check the data")
@@ -150,7 +162,11 @@ class Samples:
 
     def keep_in_memory(self) -> None:
         """Hold the samples as one float32 tensor when they are small enough."""
-        if self._tensor is None and 4 * len(self) * int(np.prod(self.shape)) <= IN_MEMORY_BYTES:
+        if (
+            self._tensor is None
+            and self._reader.worth_holding
+            and 4 * len(self) * int(np.prod(self.shape)) <= IN_MEMORY_BYTES
+        ):
             self._tensor = self._whole()
 
     def _whole(self) -> Tensor:
@@ -228,6 +244,13 @@ def _masked_as_nan(data: np.ma.MaskedArray) -> np.ndarray:
         return np.asarray(data.data)
     hidden = np.ma.getmaskarray(data)
     return np.where(hidden, np.nan, data.data.astype(np.result_type(data.dtype, np.float32)))
+
+
+def _stored(data: Any) -> Any:
+    """The array behind a part of it or behind its names."""
+    if isinstance(data, Subset):
+        return _stored(data.data)
+    return data.values if isinstance(data, Named) else data
 
 
 def _tell_what_is_not_stored(data: Any) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from gppvae.data.ahead import read_ahead
 from gppvae.data.arrays import Samples
 from gppvae.data.order import batch_order
+from gppvae.data.progress import rows_done
 from gppvae.data.table import Rows
 from gppvae.data.world import ALONE, World
 
@@ -80,6 +81,7 @@ class Epoch:
         order = batch_order(self.n_rows, self.batch_size, self.seed, *self.samples.storage_units, self.together)
         own = ((len(index), self.world.part(len(index)), index) for index in order)
         read = read_ahead(lambda key: self.samples.read(key[2][key[1]]), own, self.samples.threads)
+        done = 0
         for number, ((total, part, whole), (y, mask)) in enumerate(read):
             index = whole[part]
             mask = mask if mask is None else mask.to(self.device)
@@ -87,6 +89,8 @@ class Epoch:
             seed = derive_seed(self.seed or 0, number)
             yield Batch(y.to(self.device), mask, rows, index, seed, total, part.start)
             self.tick()
+            done += total
+            rows_done(done, self.n_rows)
 
 
 def derive_seed(*parts: int) -> int:

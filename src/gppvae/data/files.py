@@ -1,4 +1,4 @@
-"""Tables from files, with one clear sentence when a file is not what it should be."""
+"""Tables from CSV, TSV and Parquet files, with one clear sentence when a file is not what it should be."""
 
 from __future__ import annotations
 
@@ -13,23 +13,33 @@ from pathlib import Path
 import pandas as pd
 
 from gppvae.data.paths import plain_file
-from gppvae.data.table import repeated_name, shortened
+from gppvae.data.table import id_text, repeated_name, shortened
 
 SEPARATORS = (",", "\t", ";")
 HEAD_BYTES = 1 << 22  # of a file, enough for the header line and some rows
+PARQUET = (".parquet", ".pq")
 ROWS_TRIED = 20  # to tell the separator
 
 
 def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> pd.DataFrame:
-    """A table in UTF-8 with one header line, separated by commas, tabs or semicolons.
+    """A Parquet table, or one in UTF-8 with one header line, separated by commas, tabs or semicolons.
 
     Args:
-        path: the file.
+        path: the file; .parquet and .pq are Parquet, everything else is text.
         id_columns: columns to keep as text, so that "007" stays "007" whatever else the column holds; a whole
             number written as 3.0 is the id 3.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from gppvae.data.files import read_table
+        >>> _ = Path("table.csv").write_text("person,angle\\n007,90\\n008,180\\n")
+        >>> read_table("table.csv", id_columns=["person"])["person"].tolist()
+        ['007', '008']
     """
     file = plain_file(path, "a CSV table")
     ids = list(id_columns)
+    if file.suffix.lower() in PARQUET:
+        return _read_parquet(file, ids)
     expected = f"expected a CSV table with a header line in {file}, got"
     _check_text(file, expected)
     separator = _separator(file, expected)
@@ -55,6 +65,29 @@ def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> 
     for name in ids:
         if name in table:
             table[name] = table[name].str.replace(r"^([-+]?\d+)\.0+$", r"\1", regex=True)
+    return table
+
+
+def _read_parquet(file: Path, ids: list[str]) -> pd.DataFrame:
+    """A Parquet table; ids become text as they do when read from text."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise ValueError(
+            f"reading the Parquet table {file} needs pyarrow, which is not installed; pip install 'gppvae[parquet]'"
+        ) from None
+    try:
+        table = pd.read_parquet(file, engine="pyarrow")
+    except (pyarrow.ArrowException, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = shortened(" ".join(str(error).split()).rstrip("."), 200)
+        raise ValueError(f"expected a Parquet table in {file}, got something else ({reason}); check the file") from None
+    if table.empty:
+        raise ValueError(f"expected a table with rows in {file}, got {len(table)} rows; give one row per sample")
+    for name in ids:
+        if name in table:
+            table[name] = table[name].map(id_text, na_action="ignore").astype(object)
     return table
 
 

@@ -111,7 +111,7 @@ def image_names(folder: str | os.PathLike[str]) -> list[Path]:
 
 def is_path_list(data: Any) -> bool:
     """Whether these are paths: a list or column of text or Path objects."""
-    if isinstance(data, (str, bytes, os.PathLike)) or getattr(data, "shape", None) == ():
+    if isinstance(data, (str, bytes, os.PathLike)) or len(getattr(data, "shape", (0,))) != 1:
         return False
     if not hasattr(data, "__len__") or len(data) == 0:
         return False

@@ -36,6 +36,13 @@ def open_samples(
         outside: whether image names may lead out of the folder, and an HDF5 file to data in other files.
         fill_unwritten: whether parts of HDF5 data sets and Zarr arrays that are not stored may be read as their fill
             value. Zarr 3 does not store chunks that hold nothing else; otherwise such parts were lost or never written.
+
+    Example:
+        >>> import numpy as np
+        >>> from gppvae.data.open import open_samples
+        >>> np.save("images.npy", np.zeros((3, 28, 28), dtype=np.uint8))
+        >>> open_samples("images.npy").shape
+        (3, 28, 28)
     """
     text = os.fspath(path)
     name, _, inside = text.rpartition(":") if Path(text.rpartition(":")[0]).suffix in HDF5_SUFFIXES else (text, "", "")

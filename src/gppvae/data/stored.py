@@ -14,7 +14,9 @@ from typing import Any
 
 import h5py
 import numpy as np
+import scipy.sparse
 
+from gppvae.data.named import Named
 from gppvae.data.subset import Subset
 from gppvae.data.unwritten import is_zarr, zarr_folder
 
@@ -30,11 +32,13 @@ class Reader(abc.ABC):
         unit_rows: rows that are read together at no extra cost; 1 where any row is as near as any other.
         buffer_units: units that are held at a time.
         threads: that are worth having to read ahead.
+        worth_holding: whether all rows may be held in memory as one dense array, if that is small enough.
     """
 
     unit_rows: int = 1
     buffer_units: int = 1
     threads: int = 1
+    worth_holding: bool = True
 
     @abc.abstractmethod
     def rows(self, index: np.ndarray) -> np.ndarray:
@@ -164,6 +168,21 @@ class PointReader(Reader):
         return _read(self.data, start, stop, lambda: self.data[start:stop])
 
 
+class SparseReader(Reader):
+    """A scipy sparse matrix or array in memory; only the rows of a batch become dense."""
+
+    worth_holding = False
+
+    def __init__(self, data: Any) -> None:
+        self.data = data.tocsr()
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        return self.data[index].toarray()
+
+    def block(self, start: int, stop: int) -> np.ndarray:
+        return self.data[start:stop].toarray()
+
+
 class SubsetReader(Reader):
     """Some rows of an array that has a reader of its own, so that a part is read as fast as the whole."""
 
@@ -173,6 +192,7 @@ class SubsetReader(Reader):
         in_order = bool((np.diff(data.index) > 0).all())
         self.unit_rows = max(1, round(self._whole.unit_rows * share)) if in_order else 1
         self.buffer_units, self.threads = self._whole.buffer_units, self._whole.threads
+        self.worth_holding = self._whole.worth_holding
 
     def rows(self, index: np.ndarray) -> np.ndarray:
         return self._whole.rows(self.index[index])
@@ -213,9 +233,13 @@ def _read(data: Any, start: int, stop: int, values: Callable[[], Any]) -> np.nda
 
 def reader_of(data: Any) -> Reader:
     """The reader that suits an array-like."""
+    if isinstance(data, Named):
+        return reader_of(data.values)
     check_chunks(data)
     if isinstance(data, Subset):
         return SubsetReader(data)
+    if scipy.sparse.issparse(data):
+        return SparseReader(data)
     if isinstance(data, np.ndarray):
         return MapReader(data) if isinstance(data, np.memmap) and MapReader.suits(data) else ArrayReader(data)
     chunks = getattr(data, "chunks", None)

@@ -60,8 +60,12 @@ class Table:
         """The rows at `index`, in that order."""
         return Table({name: values[index] for name, values in self.columns.items()})
 
-    def numeric(self, names: tuple[str, ...]) -> np.ndarray:
-        """The named columns as float64, (N, len(names)); text or non-finite entries are an error."""
+    def numeric(self, names: tuple[str, ...], may_miss: bool = False) -> np.ndarray:
+        """The named columns as float64, (N, len(names)); text or non-finite entries are an error.
+
+        Args:
+            may_miss: whether NaN is allowed.
+        """
         parts = []
         for name in names:
             raw = self[name]
@@ -73,7 +77,7 @@ class Table:
                 if re.fullmatch(r"[-+]?\d+,\d+", shown):
                     advice = "write decimal points instead of commas"
                 raise ValueError(f"column {name!r} must be numeric, got values like {shown!r}; {advice}")
-            bad = np.flatnonzero(~np.isfinite(values))
+            bad = np.flatnonzero(np.isinf(values) if may_miss else ~np.isfinite(values))
             if bad.size:
                 raise ValueError(
                     f"column {name!r} must be finite, got {values[bad[0]]} in row {bad[0]} "

@@ -7,9 +7,11 @@ import copy
 import functools
 import hashlib
 import json
+import logging
 import math
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,17 +22,22 @@ from torch import Tensor, nn
 
 from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Epoch
+from gppvae.data.named import aligned, framed
 from gppvae.data.table import Rows
 from gppvae.estimator.checks import MAX_BATCH, MAX_SEED, MAX_WIDTH, choice, find_device, instance, number, whole
+from gppvae.estimator.export import export_decoder, write_onnx
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.settings import WRITES_PHASES, own_parts, settings_of
+from gppvae.estimator.shown import estimator_html, fitted_text
+from gppvae.estimator.sizes import measure_sizes
 from gppvae.inference.phase import Phase
 from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian, make_likelihood
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import NETWORKS, build_networks, check_networks, choose_network
 from gppvae.prior.posterior import LatentPosterior
-from gppvae.training.distributed import check_same, current_world
+from gppvae.training.callbacks import Callback, CallbackList, check_callbacks
+from gppvae.training.distributed import check_same, current_world, first_process
 from gppvae.training.folder import RunFolder
 from gppvae.training.loop import Settings, Trainer, TrainingError, Validate
 
@@ -38,6 +45,8 @@ Self = TypeVar("Self", bound="Estimator")
 VALIDATIONS = 50  # of the longest phase, when nothing else is asked for
 FEW_ROWS = 8  # at which a model must answer with finite numbers before it is saved
 SCALES = (1e-30, 1e30)
+
+log = logging.getLogger("gppvae")
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -67,9 +76,11 @@ class Estimator(abc.ABC):
     device: str | None = None
 
     def __post_init__(self) -> None:
+        self._sees_mask = False  # whether the package's encoders see what is missing: if any training value was
         # Fitted values are declared here and set by fit() or load(): what is not fitted has none.
         self.shape_: tuple[int, ...]
         self.layout_: str
+        self.sample_names_: list[str] | None
         self.model_: GPPriorVAE
         self.resolved_: dict[str, Any]
         self.history_: list[dict[str, Any]]
@@ -92,10 +103,32 @@ class Estimator(abc.ABC):
             setattr(self, name, value)
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn asks an estimator about itself; called by scikit-learn only."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        inputs = InputTags(two_d_array=True, three_d_array=True, allow_nan=self.missing == "mask")
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False), input_tags=inputs)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of values of a sample, images flattened."""
+        if not hasattr(self, "shape_"):
+            raise AttributeError("n_features_in_ is known once fit() was called")
+        return math.prod(self.shape_)
+
     def __repr__(self) -> str:
-        changed = [item for item in fields(self) if getattr(self, item.name) is not item.default]
+        ordered = sorted(fields(self), key=lambda item: bool(item.kw_only))  # the kernel stands before the rest
+        changed = [item for item in ordered if getattr(self, item.name) is not item.default]
         words = [f"{item.name}={getattr(self, item.name)!r}" for item in changed]
-        return f"{type(self).__name__}({', '.join(words)})"
+        fitted = fitted_text(self)
+        return f"{type(self).__name__}({', '.join(words)})" + (f"\n  {fitted}" if fitted else "")
+
+    def _repr_html_(self) -> str:
+        return estimator_html(self)
 
     # -- to be said by each estimator
 
@@ -136,8 +169,9 @@ class Estimator(abc.ABC):
             return ScaledGaussian() if self.pixel_var is None else Gaussian(self.pixel_var)
         return copy.deepcopy(make_likelihood(self.likelihood))
 
-    def _samples(self, data: Any) -> Samples:
-        samples = Samples(data, self.channels, self.scale, self.missing)
+    def _samples(self, data: Any, missing: str | None = None) -> Samples:
+        data = aligned(data, getattr(self, "sample_names_", None))
+        samples = Samples(data, self.channels, self.scale, missing or self.missing)
         shape = getattr(self, "shape_", samples.shape)
         if samples.shape != shape:
             raise ValueError(f"expected samples of shape {shape} as in training, got {samples.shape}")
@@ -148,7 +182,9 @@ class Estimator(abc.ABC):
         lowest, highest = samples.check(current_world())
         self._make_likelihood().check(lowest, highest, samples.integers)
         samples.keep_in_memory()
-        self.layout_ = samples.layout_in
+        self.layout_, self.sample_names_ = samples.layout_in, samples.names
+        self._sees_mask = samples.missing_values.total > 0
+        tell_missing(samples)
         return samples
 
     # -- building and running
@@ -169,7 +205,9 @@ class Estimator(abc.ABC):
         else:
             generator = torch.Generator().manual_seed(self.seed)
             numbers = likelihood.numbers_per_value
-            encoder, decoder = build_networks(self.network, shape, n_latents, self.width, numbers, generator)
+            encoder, decoder = build_networks(
+                self.network, shape, n_latents, self.width, numbers, generator, self._sees_mask
+            )
         encoder, decoder = encoder.eval(), decoder.eval()  # the loop switches to training mode while it trains
         check_networks(encoder, decoder, shape, n_latents, likelihood.numbers_per_value)
         return Autoencoder(encoder, decoder, likelihood).to(self._torch_device())
@@ -184,13 +222,16 @@ class Estimator(abc.ABC):
         validate: Validate | None,
         progress: bool,
         checkpoint_seconds: float,
+        callbacks: Sequence[Callback] = (),
     ) -> Trainer:
         model.autoencoder.likelihood.ready(samples.shape)
         number("checkpoint_seconds", checkpoint_seconds, 0.0, math.inf, "30")
         model.autoencoder.likelihood.measure(*(x.to(self._torch_device()) for x in samples.moments(current_world())))
+        measure_sizes(model.autoencoder.likelihood, samples, rows, current_world())
         self.resolved_ = self._resolve(model, phases, samples)
         settings = Settings(self.seed, self.patience, self.resolved_["validate_every"], checkpoint_seconds, progress)
         world = current_world()
+        told = CallbackList(check_callbacks(callbacks), active=world.first)
         data = Epoch(samples, rows, self.batch_size, None, self._torch_device(), world=world)
         facts = self._data_facts(samples, rows)
         config = {"given": settings_of(self), "trained": self.resolved_, "own": own_parts(self), "data": facts}
@@ -202,7 +243,8 @@ class Estimator(abc.ABC):
         few = torch.linspace(0, len(rows) - 1, min(FEW_ROWS, len(rows))).long().unique()
         y, mask = samples.read(few)
         answers = functools.partial(self._answers, model, rows[few.to(rows.device)], y, mask)
-        trainer = Trainer(model, phases, data, settings, folder, validate, answers)
+        trainer = Trainer(model, phases, data, settings, folder, validate, answers, told)
+        told.on_start(self.resolved_)
         self._stopped: TrainingError | None = None
         try:
             try:
@@ -211,10 +253,12 @@ class Estimator(abc.ABC):
                 if not trainer.fall_back():
                     raise
                 self._stopped = error  # `_keep` raises it, once the last good state is saved
-        except BaseException:
+        except BaseException as error:
             if folder is not None:
                 folder.release()
+            told.on_end(error)
             raise
+        told.on_end(self._stopped)
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps
         self.fit_seconds_ = trainer.seconds()
         return trainer
@@ -294,7 +338,7 @@ class Estimator(abc.ABC):
 
     @torch.no_grad()
     def reconstruct(self, samples: Any, out: Folder = None) -> np.ndarray:
-        """Samples through encoder mean and decoder, in the shape that they came in.
+        """Samples through encoder mean and decoder, in the shape that they came in; a DataFrame as a DataFrame.
 
         Args:
             out: folder to write them into as mean.npy; they come back as a memory map.
@@ -304,7 +348,23 @@ class Estimator(abc.ABC):
         with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, layout)) as arrays:
             for batch in epoch:
                 arrays.put(mean=to_input_layout(autoencoder.reconstruct(batch.y, batch.mask), layout))
-        return arrays["mean"]
+        return framed(arrays["mean"], self.sample_names_, samples)
+
+    def export_decoder(self) -> torch.export.ExportedProgram:
+        """The decoder as a torch.export graph: latents (N, latent_dim) float32 -> mean samples.
+
+        It runs without this package: `torch.export.save(model.export_decoder(), "decoder.pt2")`. Latents of rows come
+        from `predict_latent`.
+        """
+        return export_decoder(self._autoencoder, self.layout_, self._fitted_model.prior.n_latents)
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> Path:
+        """Write the decoder as an ONNX file: input `z`, (N, latent_dim) float32, output `mean`; needs gppvae[onnx].
+
+        Args:
+            path: of the file.
+        """
+        return write_onnx(self._autoencoder, self.layout_, self._fitted_model.prior.n_latents, path)
 
     def _shape_out(self, n: int, layout: str) -> tuple[int, ...]:
         """Shape of n samples in a layout."""
@@ -314,6 +374,16 @@ class Estimator(abc.ABC):
         data = self._samples(samples)
         data.check()
         return Epoch(data, Rows({}, len(data)), self.batch_size, None, self._torch_device())
+
+
+def tell_missing(samples: Samples) -> None:
+    """Log how many values are missing, and warn of channels and samples that are missing altogether."""
+    found = samples.missing_values
+    if not found.total or not first_process():
+        return
+    log.info("%s; the encoder sees which", found.count())
+    for remark in found.remarks(vectors=len(samples.shape) == 1):
+        log.warning(remark)
 
 
 def _digests(config: dict[str, Any], samples: Samples) -> dict[str, str]:

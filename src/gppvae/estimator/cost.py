@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
+import os
 import time
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from gppvae.data.table import Rows
 from gppvae.kernels.numeric import InducingLeaf
-from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.latent_prior import LatentGroup, LatentPrior
 from gppvae.training.distributed import first_process
 
 LARGE_RANK = 2048
-SQUARES = 8  # H x H matrices that live at once: S, T, C, its factor, and their gradients
+CARRIED = 0.95  # share of a kernel's variance that its features should carry after training
+SQUARES = 8  # matrices of all weights that live at once: S, T, C, its factor, and their gradients
 CUBES = 5  # H^3 operations of one value with gradient: factor, two triangular solves, and their adjoints
 
 log = logging.getLogger("gppvae")
@@ -45,23 +50,102 @@ class GPCost:
         """Of one value with gradient, apart from the sums over rows."""
         return CUBES * self.rank**3 + 4.0 * self.rank**2 * self.n_latents + 4.0 * self.groups * self.rank**2
 
+    def describe(self, split: str | None) -> str:
+        by = f"summed in {self.groups} groups by {split}" if split else "summed at once"
+        return f"H = {self.rank} features of width {self.width}, {by}"
+
+
+@dataclass(frozen=True)
+class BlockCost:
+    """Size of the algebra where ids have features of their own.
+
+    Attributes:
+        n_ids: P.  own: R.  shared: H0.  n_latents: L.
+    """
+
+    n_ids: int
+    own: int
+    shared: int
+    n_latents: int
+
+    @property
+    def bytes(self) -> int:
+        """Linear in the ids: statistics with their compensation and gradient, blocks and arms, weights of all ids."""
+        wide, per_id = self.own + self.shared, self.n_ids * self.own
+        statistics = 4 * per_id * (2 * wide + self.n_latents)
+        return 8 * (statistics + SQUARES * (per_id * wide + self.shared**2 + per_id * self.n_latents))
+
+    def describe(self) -> str:
+        return f"{self.n_ids} ids with {self.own} features each beside {self.shared} shared ones"
+
 
 def tell_cost(prior: LatentPrior, rows: Rows) -> None:
-    """Log how features are made; warn when the rank makes each step slow."""
+    """Log how features are made; warn when the rank makes each step slow; refuse what does not fit into memory."""
+    for group in prior.groups:
+        if group.kernel is not None:
+            _check_memory(group, rows)
     if not first_process():
         return
     for group in prior.groups:
         if group.kernel is None:
             log.info("%d latents without a kernel: what no column explains", group.n_latents)
             continue
-        summed = group.layout.rows(rows[:1])
-        cost = GPCost(group.rank, summed.n_groups, summed.x.shape[1], group.n_latents)
-        by = f"summed in {cost.groups} groups by {group.layout.split}" if group.layout.split else "summed at once"
-        log.info("%s: H = %d features of width %d, %s", group.kernel.text(), cost.rank, cost.width, by)
+        cost = _cost_of(group, rows)
+        if isinstance(cost, BlockCost):
+            log.info("%s: %s, about %.2g GiB", group.kernel.text(), cost.describe(), cost.bytes / 2**30)
+        else:
+            log.info("%s: %s", group.kernel.text(), cost.describe(group.layout.split))
+            _warn_if_large(cost)
         for leaf in group.kernel.leaves():
             if isinstance(leaf, InducingLeaf):
                 log.info("%s: %s", leaf.text(), leaf.describe_features())
-        _warn_if_large(cost)
+
+
+def tell_carried(prior: LatentPrior) -> None:
+    """Warn where, after training, the features of a numeric kernel carry too little of its variance."""
+    if not first_process():
+        return
+    for leaf in prior.leaves():
+        if not isinstance(leaf, InducingLeaf) or leaf.complete or not len(leaf.shown_values):
+            continue
+        share = leaf.share_carried(leaf.shown_values)
+        if share < CARRIED:
+            log.warning(
+                "%s: its %d features carry %.0f%% of its variance at the training rows, the rest counts as noise; fit "
+                "again with a larger max_inducing (for example %d), or with lengthscale= near what was learned, which "
+                "chooses the number for it",
+                leaf.text(), leaf.rank, 100.0 * share, min(4 * leaf.rank, 4096),
+            )  # fmt: skip
+
+
+def _cost_of(group: LatentGroup, rows: Rows) -> GPCost | BlockCost:
+    if group.places is not None:
+        n_ids, own = group.places.own.shape
+        return BlockCost(n_ids, own, len(group.places.shared), group.n_latents)
+    summed = group.layout.rows(rows[:1])
+    return GPCost(group.rank, summed.n_groups, summed.x.shape[1], group.n_latents)
+
+
+def _check_memory(group: LatentGroup, rows: Rows) -> None:
+    assert group.kernel is not None
+    cost, memory = _cost_of(group, rows), machine_memory()
+    if cost.bytes > memory:
+        what = cost.describe() if isinstance(cost, BlockCost) else f"H = {cost.rank} features"
+        raise ValueError(
+            f"expected a kernel that fits into the {memory / 2**30:.3g} GiB of this machine, got {what}, which take "
+            f"about {cost.bytes / 2**30:.3g} GiB; use fewer inducing points (max_inducing), learned dimensions or "
+            "ids, or a machine with more memory"
+        )
+
+
+def machine_memory() -> float:
+    """Bytes that this process may have; infinite where the system does not say."""
+    known = [math.inf]
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        known.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
+    with contextlib.suppress(OSError, ValueError):  # of a container; "max" where there is no limit
+        known.append(float(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(known)
 
 
 def _warn_if_large(cost: GPCost) -> None:

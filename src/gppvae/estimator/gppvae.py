@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.arrays import from_input_layout, to_input_layout
+from gppvae.data.arrays import Samples, from_input_layout, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
+from gppvae.data.header import checked_content
+from gppvae.data.named import framed, samples_from
 from gppvae.data.table import Rows, Table
 from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
-from gppvae.estimator.cost import tell_cost
-from gppvae.estimator.new_objects import add_objects
+from gppvae.estimator.cost import tell_carried, tell_cost
+from gppvae.estimator.described import described
+from gppvae.estimator.explain import ROWS, explain
+from gppvae.estimator.explanation import Explanation
+from gppvae.estimator.impute import Imputation, Imputer, learn_value_noise
+from gppvae.estimator.new_objects import add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
 from gppvae.estimator.saving import (
@@ -26,6 +34,7 @@ from gppvae.estimator.saving import (
     check_same_kernel,
     check_same_likelihood,
     check_settings_saved,
+    check_value_noise,
     kernel_extras,
     load_model,
     load_weights,
@@ -35,26 +44,45 @@ from gppvae.estimator.saving import (
     save_model,
 )
 from gppvae.estimator.settings import arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
+from gppvae.estimator.showing import Showing
 from gppvae.estimator.validation import known_rows, same_length, squared_errors, validator
+from gppvae.estimator.with_anndata import fit_anndata
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
+from gppvae.inference.trust import Trust
 from gppvae.kernels import Kernel
-from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
+from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.predict import decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
+from gppvae.models.laplace import laplace_posterior
+from gppvae.models.objects import learned_by_column
+from gppvae.models.predict import (
+    decode_draws,
+    decode_mean,
+    latents_at,
+    predictive_bound,
+    refined_reconstruction,
+    row_chunks,
+)
+from gppvae.models.refine import Normal, normal_at
+from gppvae.models.remainders import Remainders, Resemblance, directions, measure, rows_to_compare
+from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
-from gppvae.training.checkpoint import checked_content, under, with_prefix
+from gppvae.training.callbacks import Callback
+from gppvae.training.checkpoint import under, with_prefix
+from gppvae.training.distributed import current_world
 from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
-CALIBRATION_ROWS = 256
+CALIBRATION_ROWS = 512
+ENOUGH_PER_VALUE = 4  # held-out rows per value from which the covariance of their errors is taken
+VALUE_NOISE = "value_noise"
 ALPHAS = (1e-12, 1e6)
 KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
 @dataclass(eq=False, repr=False)
-class GPPVAE(Estimator):
+class GPPVAE(Showing, Estimator):
     """Gaussian process prior VAE: z = f(row) + noise with f ~ GP(0, kernel), y = decoder(z) + noise.
 
     Args:
@@ -66,7 +94,7 @@ class GPPVAE(Estimator):
         width: channels of every layer of a named network; its own default when None.
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y. They are copied; the fitted ones are in
             `model_.autoencoder`.
-        likelihood: "gaussian", "bernoulli", "negative_binomial" or a Likelihood (docs/likelihoods.md).
+        likelihood: "gaussian", "bernoulli", "negative_binomial", "poisson" or a Likelihood (docs/likelihoods.md).
         pixel_var: sigma_y^2 of the Gaussian, in the unit of the samples; larger trusts the prior more. With None,
             samples are standardised inside and the noise is measured (docs/likelihoods.md).
         alpha: latent noise variance to start from; the inference's own default when None.
@@ -82,9 +110,24 @@ class GPPVAE(Estimator):
         seed: makes a fit repeatable.  device: for example "cuda"; chosen when None.
 
     Attributes:
+        sample_names_: names of the samples' values, where they came as columns.
         kernel_: the fitted kernel; a list, one per group, where latents have groups.  prior_: with the latent noise.
         resolved_: what was trained, every open choice filled in, phases included.
         model_: networks and prior.  posterior_: q(B).  history_: metrics per epoch.
+
+    Example:
+        >>> import numpy as np
+        >>> from gppvae import GPPVAE
+        >>> time = np.tile(np.linspace(0.0, 6.0, 12), 3)
+        >>> table = {"who": np.repeat(["ann", "bob", "eve"], 12), "time": time}
+        >>> samples = np.sin(time)[:, None] * np.linspace(-1.0, 1.0, 5)
+        >>> model = GPPVAE("RBF(time) + Learned(who, 2) * RBF(time)", latent_dim=2, epochs=3)
+        >>> model = model.fit(samples, table, progress=False)
+        >>> new = model.predict({"who": ["ann", "eve"], "time": [2.5, 7.0]}, n_samples=16)
+        >>> new.mean.shape, new.std.shape
+        ((2, 5), (2, 5))
+        >>> model.encode(samples).shape
+        (36, 2)
     """
 
     kernel: KernelOrGroups
@@ -111,22 +154,30 @@ class GPPVAE(Estimator):
         out: str | os.PathLike[str] | None = None,
         progress: bool = True,
         checkpoint_seconds: float = 30.0,
+        callbacks: Sequence[Callback] = (),
     ) -> GPPVAE:
         """Fit to samples and the table that says what they are.
 
         Args:
-            samples: array-like, one sample per row of the table (see gppvae.data.arrays.Samples).
+            samples: array-like, one sample per row of the table (see gppvae.data.arrays.Samples): array, DataFrame,
+                scipy sparse matrix, image files. Or names and patterns of the table's columns, ["gene_*", "depth"].
             table: DataFrame or dict of columns.
             validation: (samples, table) that are not trained on, for the log and for early stopping.
             out: run folder; the same call continues an unfinished run in it.
             progress: show progress bars.
             checkpoint_seconds: least time between checkpoints.
+            callbacks: told of the start, of every epoch and of the end; see gppvae.Callback.
         """
         prior, phases = self._checked()
         rows_table = Table(table)
-        for column in prior.columns():
+        size_column = self._make_likelihood().size_column
+        for column in [*prior.columns(), *([] if size_column is None else [size_column])]:
             rows_table[column]  # report a missing column before the samples are read
+        samples = samples_from(samples, table, prior.columns())
+        if validation is not None:
+            validation = samples_from(validation[0], validation[1], prior.columns()), validation[1]
         data = self._training_samples(samples)
+        self.frames_ = isinstance(samples, pd.DataFrame)
         same_length(data, rows_table)
         prior.bind(rows_table, torch.Generator().manual_seed(derive_seed(self.seed, 1)))
         model = GPPriorVAE(self._build_autoencoder(data.shape, prior.n_latents), prior.to(self._gp_device()))
@@ -139,19 +190,52 @@ class GPPVAE(Estimator):
             held_out = self._samples(validation[0]), Table(validation[1])
             validate = validator(model, *held_out, self.batch_size, self._torch_device())
         folder = None if out is None else RunFolder(out)
-        trainer = self._train(model, phases, data, rows, folder, validate, progress, checkpoint_seconds)
+        trainer = self._train(model, phases, data, rows, folder, validate, progress, checkpoint_seconds, callbacks)
+        tell_carried(prior)
         self.calibration_: Calibration | None = None
+        self.remainders_ = Remainders()
         assert trainer.weights is not None, "check_phases saw a phase that conditions q(B)"
         self.model_, self.posterior_ = model, trainer.weights
         # Errors at held-out rows are unbiased; use them where the model can predict such rows.
         judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
-        self._learn_noise(*(validation if judge and validation else (samples, table)))
+        judged = validation if judge and validation else (samples, table)
+        self._learn_noise(*judged)
+        self.posterior_ = self._laplace(data, rows)
+        self.remainders_ = self._resemblance(data, rows)
+        self.calibrate(*judged)
+        self._learn_to_impute(data, rows, validation if judge else None)
         self._keep(folder)
         return self
 
+    @classmethod
+    def fit_anndata(
+        cls,
+        adata: Any,
+        kernel: KernelOrGroups,
+        *,
+        layer: str | None = None,
+        spatial: str | None = None,
+        key_added: str | None = "gppvae",
+        **options: Any,
+    ) -> GPPVAE:
+        """A model fitted to an AnnData: observations are the table, genes the values of a sample.
+
+        Latents come back as `adata.obsm["X_gppvae"]`, predictions as `adata.layers["gppvae"]`. Needs the extra
+        `anndata`.
+
+        Args:
+            adata: of observations x genes; a sparse matrix becomes dense one batch at a time.
+            kernel: over columns of `adata.obs`.
+            layer: to fit to; None takes X.
+            spatial: key of coordinates in obsm; they are the columns x, y (and z) of the kernel.
+            key_added: name of what is written back; None writes nothing. The predictions are a dense matrix.
+            options: settings of GPPVAE, and options of fit().
+        """
+        return fit_anndata(cls, adata, kernel, layer, spatial, key_added, options)
+
     @torch.no_grad()
     def _learn_noise(self, samples: Any, table: Any) -> None:
-        """Take the noise of new samples from the errors at these rows, and how it grows with the spread of draws."""
+        """Take the noise of new samples from the errors at these rows."""
         model, posterior = self._fitted
         if model.autoencoder.likelihood.learns_noise:
             epoch = Epoch(
@@ -159,13 +243,45 @@ class GPPVAE(Estimator):
             )
             errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
             model.autoencoder.likelihood.learn_noise(errors / counts.clamp_min(1.0))
-        self.calibrate(samples, table)
+
+    def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
+        """q(B) with the means that were trained, and variances from what the training rows say through the decoder."""
+        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device(), world=current_world())
+        return laplace_posterior(*self._fitted, epoch)
+
+    @torch.no_grad()
+    def _resemblance(self, data: Samples, rows: Rows) -> Remainders:
+        """How samples of one object resemble each other, for those that are added later."""
+        found, prior = Remainders(), self.prior_
+        for column, picked in rows_to_compare(prior, rows).items():
+            y, mask = data.read(picked.cpu())
+            seen = torch.ones_like(y) if mask is None else mask.to(y)
+            mean = (y * seen).sum(0) / seen.sum(0).clamp_min(1.0)
+            predicted = torch.cat([decode_mean(*self._fitted, chunk).cpu() for chunk in row_chunks(rows[picked])])
+            parts = [((y - of) * seen / torch.from_numpy(self._unit())).flatten(1) for of in (mean, predicted)]
+            deviations, errors = (measure(prior, column, rows[picked], part) for part in parts)
+            found.resembling[column] = Resemblance(deviations, errors, directions(parts[0]))
+        return found
+
+    def _learn_to_impute(self, data: Samples, rows: Rows, validation: tuple[Any, Any] | None) -> None:
+        """What impute() needs to know, from held-out rows if these are enough, else from the training rows."""
+        enough = ENOUGH_PER_VALUE * (data.shape[0] if len(data.shape) == 1 else 1)
+        held_out = validation is not None and len(Table(validation[1])) >= enough
+        if held_out and validation is not None:
+            data, rows = self._samples(validation[0]), self.prior_.code(Table(validation[1]))
+        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device())
+        self.value_noise_ = learn_value_noise(*self._fitted, epoch, held_out)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, 4))
+        self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True) or Trust()
+
+    def _imputer(self, usual: Trust) -> Imputer:
+        return Imputer(*self._fitted, self._object_noise(), self.value_noise_, usual)
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
         """Measure how large errors are where draws spread little or much; `include_noise` then says so.
 
         Give rows that were not trained on, like those to be predicted: errors at training rows are smaller.
-        At most 256 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
+        At most 512 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
         """
         if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
             return
@@ -192,18 +308,60 @@ class GPPVAE(Estimator):
         """
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
-        return add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
+        ids = add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
+        self._keep_remainders(data, Table(table), ids)
+        return ids
+
+    @torch.no_grad()
+    def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:
+        """Keep what samples of added ids differ by from their prediction, to carry it over to their other rows."""
+        if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
+            return
+        prior, rows, errors = self.prior_, self.prior_.code(table), []
+        for batch in Epoch(data, rows, self.batch_size, None, self._torch_device()):
+            error = batch.y - decode_mean(*self._fitted, batch.rows)
+            errors.append((error if batch.mask is None else torch.where(batch.mask, error, 0.0)).cpu())
+        for column, leaves in learned_by_column(prior).items():
+            if set(ids) <= set(leaves[0].levels[leaves[0].n_trained :]):
+                unit = torch.from_numpy(self._unit())
+                self.remainders_.keep(prior, column, ids, rows, torch.cat(errors), unit)
+
+    @readable_algebra()
+    def update(self, samples: Any, table: Any, steps: int = 5) -> None:
+        """Take in further samples of known ids, at any rows, without training.
+
+        The weights q(B) and the vectors of the ids in the table are conditioned on the samples through the decoder;
+        networks, kernel and noise stay. Samples of ids that are new go to add_objects(). Give each sample once.
+
+        Args:
+            samples: not seen before.  table: their rows.
+            steps: Gauss-Newton steps through the decoder.
+        """
+        whole("steps", steps, 1)
+        data = self._samples(samples)
+        self._autoencoder.likelihood.check(*data.check(), data.integers)
+        self.posterior_ = update(
+            self._fitted, data, Table(table), self._autoencoder.likelihood.values, self.batch_size, steps
+        )
 
     def _unit(self) -> np.ndarray:
         """Size of a value that counts as one, broadcastable to a sample."""
         return self._autoencoder.likelihood.unit.cpu().numpy()
 
     def _object_noise(self) -> Likelihood:
-        """The likelihood of values with its noise as measured, which is what new samples differ by."""
-        likelihood = self._autoencoder.likelihood.values
-        if self.calibration_ is None or not isinstance(likelihood, Gaussian):
-            return likelihood
-        return Gaussian(self.calibration_.error_var).to(self._torch_device())
+        """The likelihood of values with noise as large as new objects differ by.
+
+        A decoder misses a new object in whole regions, so its errors are no independent evidence: their variance is
+        multiplied by the size of a sample over the number of directions in which samples vary.
+        """
+        likelihood = copy.deepcopy(self._autoencoder.likelihood.values)
+        more = 1.0 / min((own.directions for own in self.remainders_.resembling.values()), default=1.0)
+        if isinstance(likelihood, ScaledGaussian):
+            likelihood.var.mul_(more)
+        elif isinstance(likelihood, Gaussian):
+            var = float(likelihood.pixel_var.detach()) if self.calibration_ is None else self.calibration_.error_var
+            return Gaussian(min(max(more * var, PIXEL_VARS[0]), PIXEL_VARS[1])).to(self._torch_device())
+        return likelihood
 
     @classmethod
     def resume(cls, out: str | os.PathLike[str], samples: Any, table: Any, **options: Any) -> GPPVAE:
@@ -299,6 +457,9 @@ class GPPVAE(Estimator):
     ) -> Prediction:
         """Predict samples at rows, measured or not, in the shape and order of axes of the training samples.
 
+        After a fit to a DataFrame, a DataFrame of rows gives DataFrames: the columns of the samples, the index of the
+        rows. Rows in a dict give arrays.
+
         Args:
             table: rows wanted; ids known from training, numbers of any value.
             n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
@@ -315,15 +476,24 @@ class GPPVAE(Estimator):
         if n_samples == 0:
             with Outputs(out, ("mean",), shape) as arrays:
                 for chunk in row_chunks(rows):
-                    arrays.put(mean=to_input_layout(decode_mean(model, weights, chunk), self.layout_))
-            return Prediction(arrays["mean"], None)
+                    mean = decode_mean(model, weights, chunk)
+                    carried = self.remainders_.at(model.prior, chunk, self.shape_)
+                    mean = mean if carried is None else mean + carried[0].to(mean)
+                    arrays.put(mean=to_input_layout(mean, self.layout_))
+            return self._as_asked(table, arrays["mean"], None)
         draws, generator, vectors = self._draws(weights, n_samples, seed)
         with Outputs(out, ("mean", "std"), shape) as arrays:
             for chunk in row_chunks(rows):
                 decoded = decode_draws(model, draws, chunk, generator, vectors)
-                found = mean_and_std(decoded, include_noise, self.calibration_, self._unit())
+                carried = self.remainders_.at(model.prior, chunk, self.shape_)
+                found = mean_and_std(decoded, include_noise, self.calibration_, self._unit(), carried)
                 arrays.put(**{name: to_input_layout(part, self.layout_) for name, part in found.items()})
-        return Prediction(arrays["mean"], arrays["std"])
+        return self._as_asked(table, arrays["mean"], arrays["std"])
+
+    def _as_asked(self, table: Any, mean: np.ndarray, std: np.ndarray | None) -> Prediction:
+        """A prediction with names, where samples and rows came as DataFrames."""
+        names = self.sample_names_ if self.frames_ else None
+        return Prediction(framed(mean, names, table), None if std is None else framed(std, names, table))
 
     @torch.no_grad()
     @readable_algebra()
@@ -349,12 +519,47 @@ class GPPVAE(Estimator):
         parts = []
         for chunk in row_chunks(rows):
             decoded = []
-            for mean, var in decode_draws(model, draws, chunk, generator, vectors):
-                noise = torch.randn(mean.shape, generator=generator).to(mean.device) * var.sqrt()
-                decoded.append((mean + noise if include_noise else mean).cpu())
+            carried = None if prior else self.remainders_.at(model.prior, chunk, self.shape_)
+            for drawn, var in decode_draws(model, draws, chunk, generator, vectors):
+                mean = drawn if carried is None else drawn + carried[0].to(drawn)
+                noisy = model.autoencoder.likelihood.values.noisy
+                decoded.append((noisy(mean, var, generator) if include_noise else mean).cpu())
             parts.append(torch.stack(decoded))
         empty = torch.zeros(n_samples, 0, *self.shape_)
         return to_input_layout((torch.cat(parts, dim=1) if parts else empty).numpy(), self.layout_)
+
+    @readable_algebra()
+    def impute(
+        self,
+        samples: Any,
+        table: Any,
+        n_samples: int = 0,
+        include_noise: bool = True,
+        seed: int | None = None,
+        out: Folder = None,
+    ) -> Imputation:
+        """Fill in what is missing (NaN) in samples, given their rows and what was observed; a DataFrame as a DataFrame.
+
+        The GP's prediction at a row is the prior of its latents, and the observed values update it. At a row of the
+        training set that prediction already knows the row's own sample, so its std is a little too small there.
+
+        Args:
+            samples: with NaN where nothing was observed, whatever `missing` is.  table: their rows, as in `predict`.
+            n_samples: draws of what is missing.
+            include_noise: let std and draws be those of the values, their own noise included.
+            seed: of the draws; the estimator's when None.
+            out: folder for mean.npy, std.npy and draws.npy, (N, n_samples, ...); they come back as memory maps.
+        """
+        model, _ = self._fitted
+        whole("n_samples", n_samples, 0)
+        data, rows_table = self._samples(samples, missing="mask"), Table(table)
+        same_length(data, rows_table)
+        model.autoencoder.likelihood.check(*data.check(), data.integers)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 4))
+        rows = model.prior.code(rows_table)
+        found = self._imputer(self.trust_).run(data, rows, n_samples, include_noise, generator, out)
+        parts = {name: framed(getattr(found, name), self.sample_names_, samples) for name in ("mean", "std")}
+        return replace(found, **parts)
 
     @torch.no_grad()
     @readable_algebra()
@@ -370,6 +575,34 @@ class GPPVAE(Estimator):
 
     @torch.no_grad()
     @readable_algebra()
+    def reconstruct(self, samples: Any, out: Folder = None, table: Any = None) -> np.ndarray:
+        """Samples as the decoder makes them from the latents that explain them best, in the shape that they came in.
+
+        Latents start from the encoder's mean, and from the prediction where a table is given, and are refined by a few
+        Gauss-Newton steps through the decoder. A sample is never explained worse than by its start.
+
+        Args:
+            out: folder to write them into as mean.npy; they come back as a memory map.
+            table: rows of the samples; without it latents are expected where those of the training rows are.
+        """
+        model, weights = self._fitted
+        data = self._samples(samples)
+        data.check()
+        rows = Rows({}, len(data))
+        if table is not None:
+            same_length(data, Table(table))
+            rows = model.prior.code(Table(table))
+        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device())
+        typical = model.prior.typical_mean, model.prior.typical_cov
+        with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, data.layout_in)) as arrays:
+            for batch in epoch:
+                anywhere = Normal(*(part.expand(len(batch), *part.shape) for part in typical))
+                before = anywhere if table is None else normal_at(model, weights, batch.rows)
+                arrays.put(mean=to_input_layout(refined_reconstruction(model, batch, before), data.layout_in))
+        return arrays["mean"]
+
+    @torch.no_grad()
+    @readable_algebra()
     def score(self, samples: Any, table: Any) -> float:
         """Mean lower bound on log p(y | row, training data) per sample, in nats; higher is better."""
         model, weights = self._fitted
@@ -378,6 +611,24 @@ class GPPVAE(Estimator):
         same_length(data, rows_table)
         epoch = Epoch(data, model.prior.code(rows_table), self.batch_size, None, self._torch_device())
         return predictive_bound(model, weights, epoch)
+
+    @torch.no_grad()
+    @readable_algebra()
+    def explain(self, table: Any, n_rows: int = ROWS, seed: int | None = None) -> Explanation:
+        """Which term of the kernel explains what, over the rows of a table.
+
+        Per term: its share of the variance of the latents and of the predicted samples (per channel or pixel too), and
+        its curve along the columns it reads, with a band. Shares add up to one; the covariance between terms is
+        stated. Latent noise and the noise of samples count nowhere (docs/howto/explain.md).
+
+        Args:
+            table: rows to share variance over, usually the training table; ids known from training.
+            n_rows: at most so many of them are looked at, drawn at random.
+            seed: of that draw; the estimator's when None.
+        """
+        whole("n_rows", n_rows, 2)
+        names = self.sample_names_ or ()
+        return explain(self._fitted, Table(table), self.layout_, n_rows, self.seed if seed is None else seed, names)
 
     def _draws(
         self, weights: LatentPosterior, n: int, seed: int | None
@@ -393,6 +644,9 @@ class GPPVAE(Estimator):
         """Write the model into the folder `path` (model.safetensors; nothing in it is executable)."""
         model, posterior = self._fitted
         tensors = with_prefix("model", model.state_dict()) | with_prefix("weights", posterior.tensors())
+        if self.value_noise_ is not None:
+            tensors |= {VALUE_NOISE: self.value_noise_}
+        tensors |= with_prefix("remainders", self.remainders_.tensors())
         meta = {
             "kind": "gppvae",
             "given": settings_of(self),
@@ -400,11 +654,16 @@ class GPPVAE(Estimator):
             "own": own_parts(self),
             "shape": list(self.shape_),
             "layout": self.layout_,
+            "names": self.sample_names_,
+            "frames": self.frames_,
+            "described": described(self),
             "kernel": kernel_extras(model.prior),
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,
             "skipped_steps": self.skipped_steps_,
+            "remainders": self.remainders_.to_json(),
             "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
+            "trust": self.trust_.to_json(),
         }
         save_model(path, tensors, meta)
 
@@ -444,6 +703,8 @@ class GPPVAE(Estimator):
             groups = latent_groups(trained["kernel"] if kernel is None else kernel, given["latent_dim"])
             check_same_kernel(groups, trained["kernel"], path)
             self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
+            self.sample_names_, self.frames_ = meta["names"], meta["frames"]
+            self._sees_mask = trained["encoder"] == MaskedEncoder.__name__
             prior = LatentPrior(groups)
             restore_kernels(prior, meta["kernel"], under("prior", state))
             if encoder is None:
@@ -454,9 +715,13 @@ class GPPVAE(Estimator):
             load_weights(model, state, path)
             weights = {name: value.to(prior.device) for name, value in under("weights", tensors).items()}
             self.model_, self.posterior_ = model, LatentPosterior.from_tensors(weights)
-            self.posterior_.check([(group.rank, group.n_latents) for group in prior.groups])
+            self.posterior_.check([(group.rank, group.n_latents, group.places) for group in prior.groups])
+            kept = under("remainders", tensors)
+            self.remainders_ = Remainders.from_saved(meta["remainders"], kept, self.shape_)
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
             self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])
+            self.value_noise_ = check_value_noise(tensors.get(VALUE_NOISE), self.shape_)
+            self.trust_ = Trust.from_json(meta["trust"])
             self.resolved_, self.skipped_steps_ = trained, meta["skipped_steps"]
             self._check_answers(None if "kernel" in meta["own"] else probe_table(prior))
         return self

@@ -1,17 +1,20 @@
-"""add_objects: find which ids are new, fit their vectors, append them to the kernel."""
+"""add_objects: find which ids are new, fit their vectors, append them. update: further samples of known ids."""
 
 from __future__ import annotations
+
+from torch import nn
 
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
 from gppvae.estimator.validation import same_length
-from gppvae.inference.new_objects import ObjectFit
+from gppvae.inference.new_objects import ObjectFit, known_vectors
+from gppvae.inference.update import WeightUpdate
 from gppvae.kernels import Learned
 from gppvae.kernels.ids import IdLeaf
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import learned_by_column
+from gppvae.models.objects import learned_by_column, linear_in_vectors, vector_roots
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 
@@ -42,7 +45,7 @@ def add_objects(
     before = [(leaf.x, leaf.added_root, leaf.levels) for leaf in leaves]
     try:
         _append_placeholders(leaves, ids)
-        rows = model.prior.code(table)
+        rows = model.prior.code(table, new_ids=False)
         column = rows.columns[leaves[0].key]
         owner = column.values[column.index] - (len(leaves[0].levels) - len(ids))
         device = next(model.autoencoder.parameters()).device
@@ -59,6 +62,62 @@ def add_objects(
         leaf.add_levels(ids, vectors[:, part], root[:, part])
         start += leaf.dim
     return ids
+
+
+def update(
+    fitted: tuple[GPPriorVAE, LatentPosterior],
+    data: Samples,
+    table: Table,
+    likelihood: Likelihood,
+    batch_size: int,
+    steps: int,
+) -> LatentPosterior:
+    """Condition vectors of known ids, and then q(B), on further samples; nothing changes on an error.
+
+    Returns:
+        The new q(B).
+    """
+    model, weights = fitted
+    same_length(data, table)
+    rows = model.prior.code(table, new_ids=False)
+    epoch = Epoch(data, rows, batch_size, None, next(model.autoencoder.parameters()).device)
+    before = [(leaf, leaf.x, leaf.trained_root, leaf.added_root) for leaf in _learned(model.prior)]
+    try:
+        for leaves in learned_by_column(model.prior).values():
+            if linear_in_vectors(model.prior, leaves) and len(vector_roots(leaves)):
+                _update_vectors(fitted, leaves, epoch, likelihood, steps)
+        return WeightUpdate(model, weights, epoch, likelihood).run(steps)
+    except BaseException:  # Ctrl-C too
+        for leaf, x, trained_root, added_root in before:
+            leaf.x, leaf.trained_root, leaf.added_root = x, trained_root, added_root
+        raise
+
+
+def _update_vectors(
+    fitted: tuple[GPPriorVAE, LatentPosterior], leaves: list[Learned], epoch: Epoch, likelihood: Likelihood, steps: int
+) -> None:
+    """Vectors of the ids of a column given further samples of them; points stay points."""
+    column = epoch.rows.columns[leaves[0].key]
+    levels, owner = column.values[column.index].unique(return_inverse=True)
+    certain = ~vector_roots(leaves)[levels].flatten(1).any(1)
+    known = known_vectors(leaves, levels)
+    x, root = ObjectFit(*fitted, leaves, epoch, owner, len(levels), likelihood, known).run(steps)
+    levels, x, root = levels[~certain], x[~certain], root[~certain]
+    start, trained = 0, levels < leaves[0].n_trained
+    for leaf in leaves:
+        part = slice(start, start + leaf.dim)
+        start += leaf.dim
+        vectors = leaf.x.detach().clone()
+        vectors[levels] = x[:, part]
+        leaf.x = nn.Parameter(vectors, requires_grad=leaf.x.requires_grad)
+        if trained.any():
+            leaf.trained_root = leaf.trained_root.index_copy(0, levels[trained], root[trained][:, part])
+        if not trained.all():
+            leaf.added_root = leaf.added_root.index_copy(0, levels[~trained] - leaf.n_trained, root[~trained][:, part])
+
+
+def _learned(prior: LatentPrior) -> list[Learned]:
+    return [leaf for leaves in learned_by_column(prior).values() for leaf in leaves]
 
 
 def _append_placeholders(leaves: list[Learned], ids: list[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gppvae.data.header import MismatchError, checked_content
 from gppvae.data.table import Table
 from gppvae.estimator.checks import number, shown, whole
 from gppvae.estimator.settings import WRITES_PHASES, Groups, group_texts
@@ -21,7 +22,7 @@ from gppvae.kernels.base import Leaf
 from gppvae.likelihoods import Likelihood
 from gppvae.nets.build import build_networks
 from gppvae.prior.latent_prior import LatentPrior
-from gppvae.training.checkpoint import MismatchError, check_finite, checked_content, read_tensors, under, write_tensors
+from gppvae.training.checkpoint import check_finite, read_tensors, under, write_tensors
 from gppvae.training.distributed import first_process
 from gppvae.training.folder import CHECKPOINT, MODEL, provenance
 
@@ -70,6 +71,13 @@ def _check_meta(meta: dict[str, Any]) -> None:
     fits = {"vector": len(shape) == 1, "grey": len(shape) == 3 and shape[0] == 1}
     if not fits.get(layout, layout in ("first", "last") and len(shape) == 3):
         raise ValueError(f"layout is {shown(layout)} for samples of shape {shape}")
+    names = meta["names"]
+    if names is not None and not (
+        len(shape) == 1 and len(names) == shape[0] and all(isinstance(n, str) for n in names)
+    ):
+        raise ValueError(f"names is {shown(names)} for samples of shape {shape}")
+    if not isinstance(meta.get("frames", False), bool):
+        raise ValueError(f"frames is {shown(meta['frames'])}")
     for name in ("given", "trained", "own"):
         if not isinstance(meta[name], dict):
             raise ValueError(f"{name} is {shown(meta[name])}")
@@ -116,7 +124,9 @@ def check_network_sizes(estimator: Any, n_latents: int, tensors: dict[str, Tenso
     """
     numbers = estimator._make_likelihood().numbers_per_value
     with torch.device("meta"):
-        networks = build_networks(estimator.network, estimator.shape_, n_latents, estimator.width, numbers)
+        networks = build_networks(
+            estimator.network, estimator.shape_, n_latents, estimator.width, numbers, masked=estimator._sees_mask
+        )
     for name, network in zip(("encoder", "decoder"), networks, strict=True):
         own = {key: tuple(value.shape) for key, value in network.state_dict().items()}
         saved = {key: tuple(value.shape) for key, value in under(f"autoencoder.{name}", tensors).items()}
@@ -186,6 +196,17 @@ def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any)
             raise ValueError(f"{name} is {tensors[name].dtype}, expected {value.dtype}")
     check_finite(tensors, module.state_dict())
     module.load_state_dict(tensors)
+
+
+def check_value_noise(found: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    """The saved covariance of the values' noise, if there is one; ValueError unless it is one."""
+    if found is None:
+        return None
+    if tuple(found.shape) != (math.prod(shape),) * 2 or found.dtype != torch.float64 or not found.isfinite().all():
+        raise ValueError(f"the covariance of the noise of {math.prod(shape)} values is {tuple(found.shape)}")
+    if torch.linalg.cholesky_ex(found).info != 0:
+        raise ValueError("the covariance of the noise of values is not positive definite")
+    return found
 
 
 def check_same_likelihood(given: Likelihood, saved: dict[str, Any]) -> None:

@@ -164,3 +164,9 @@ def id_columns(kernel: Any) -> list[str]:
     """Columns that the kernels read as ids, so that tables keep them as text."""
     kernels = [own for own, _ in latent_groups(kernel, None) if own is not None]
     return [leaf.column for own in kernels for leaf in own.leaves() if isinstance(leaf, IdLeaf)]
+
+
+def columns_of(kernel: Any) -> list[str]:
+    """All columns that the kernels read."""
+    kernels = [own for own, _ in latent_groups(kernel, None) if own is not None]
+    return list(dict.fromkeys(name for own in kernels for name in own.columns()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from gppvae.data.arrays import to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
+from gppvae.data.header import checked_content
 from gppvae.data.table import Rows
 from gppvae.estimator.base import Estimator, NotFittedError
 from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, whole
@@ -30,9 +32,11 @@ from gppvae.inference import Inference
 from gppvae.inference.phase import MAX_RATE, Phase
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
+from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
-from gppvae.training.checkpoint import checked_content, under, with_prefix
+from gppvae.training.callbacks import Callback
+from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import RunFolder
 
 
@@ -43,6 +47,14 @@ class VAE(Estimator):
     Args:
         latent_dim: L.  epochs: passes over the data.  lr: learning rate.
         average: decay of a running average of the weights, taken over at the end (0: none).
+
+    Example:
+        >>> import numpy as np
+        >>> from gppvae import VAE
+        >>> samples = np.random.default_rng(0).normal(size=(40, 6))
+        >>> model = VAE(latent_dim=2, epochs=2).fit(samples, progress=False)
+        >>> model.encode(samples).shape, model.sample(3).shape
+        ((40, 2), (3, 6))
     """
 
     latent_dim: int = LATENTS
@@ -55,13 +67,21 @@ class VAE(Estimator):
     def fit(
         self,
         samples: Any,
+        y: Any = None,
         *,
         validation: Any | None = None,
         out: str | os.PathLike[str] | None = None,
         progress: bool = True,
         checkpoint_seconds: float = 30.0,
+        callbacks: Sequence[Callback] = (),
     ) -> VAE:
-        """Fit to samples; `validation` samples are for the log and early stopping, `out` is a run folder."""
+        """Fit to samples.
+
+        Args:
+            samples: array-like (see gppvae.data.arrays.Samples).  y: not used; scikit-learn's pipelines give it.
+            validation: samples for the log and early stopping.  out: run folder.  progress: show progress bars.
+            checkpoint_seconds: least time between checkpoints.  callbacks: as in GPPVAE.fit.
+        """
         self._check_settings()
         self._check_numbers()
         data = self._training_samples(samples)
@@ -78,7 +98,7 @@ class VAE(Estimator):
 
         folder = None if out is None else RunFolder(out)
         check = None if held_out is None else validate
-        self._train(model, phases, data, Rows({}, len(data)), folder, check, progress, checkpoint_seconds)
+        self._train(model, phases, data, Rows({}, len(data)), folder, check, progress, checkpoint_seconds, callbacks)
         self.model_ = model
         self._keep(folder)
         return self
@@ -106,9 +126,26 @@ class VAE(Estimator):
             raise NotFittedError("this VAE is not fitted yet; call fit() or load() first")
         return self.model_
 
-    def score(self, samples: Any) -> float:
+    def score(self, samples: Any, y: Any = None) -> float:
         """Mean evidence lower bound per sample, in nats; higher is better."""
         return elbo(self._autoencoder, self._batches(samples))
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import TransformerTags
+
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags = TransformerTags(preserves_dtype=["float32"])
+        return tags
+
+    def transform(self, samples: Any) -> np.ndarray:
+        """Means of the latents, (N, latent_dim), as a step of a scikit-learn pipeline gives them."""
+        mean = self.encode(samples)
+        assert isinstance(mean, np.ndarray)
+        return mean
+
+    def fit_transform(self, samples: Any, y: Any = None) -> np.ndarray:
+        """`fit`, then `transform` of the same samples."""
+        return self.fit(samples, y).transform(samples)
 
     @torch.no_grad()
     def sample(self, n_samples: int = 1, seed: int | None = None) -> np.ndarray:
@@ -128,6 +165,7 @@ class VAE(Estimator):
             "own": own_parts(self),
             "shape": list(self.shape_),
             "layout": self.layout_,
+            "names": self.sample_names_,
             "history": self.history_,
         }
         save_model(path, with_prefix("model", self._fitted_model.state_dict()), meta)
@@ -157,7 +195,8 @@ class VAE(Estimator):
             self = cls(**(arguments(given) | given_again), device=device)
             self._check_settings()
             self._check_numbers()
-            self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
+            self.shape_, self.layout_, self.sample_names_ = tuple(meta["shape"]), meta["layout"], meta["names"]
+            self._sees_mask = trained["encoder"] == MaskedEncoder.__name__
             if encoder is None:
                 check_network_sizes(self, self.latent_dim, state)
         model = self._build(self.shape_)

@@ -35,10 +35,15 @@ def known_rows(prior: LatentPrior, table: Table) -> Rows | None:
 
 
 def validator(model: GPPriorVAE, data: Samples, table: Table, batch_size: int, device: torch.device) -> Validate:
-    """What the inference is validated by: MSE of predictions where all ids are known, else of reconstructions."""
+    """What the inference is validated by: errors of predictions where all ids are known, else of reconstructions.
+
+    Squared errors, or the deviance of counts, each sample at its own size.
+    """
     data.check()
     data.keep_in_memory()
     same_length(data, table)
+    autoencoder = model.autoencoder
+    name = f"valid_{autoencoder.likelihood.values.error_name}"
     rows = known_rows(model.prior, table)  # None for unknown ids: the encoder can still be validated
 
     @torch.no_grad()
@@ -48,29 +53,37 @@ def validator(model: GPPriorVAE, data: Samples, table: Table, batch_size: int, d
             by = "reconstruction" if inference.trains_encoder else None
         if by == "reconstruction":
             epoch = Epoch(data, Rows({}, len(data)), batch_size, None, device, world=train.world)
-            reconstruct = model.autoencoder.reconstruct
-            return {"valid_mse_reconstruction": mean_squared_error(epoch, lambda b: reconstruct(b.y, b.mask))}
+            found = mean_error(epoch, autoencoder, lambda b: autoencoder.reconstruct(b.y, b.mask))
+            return {f"{name}_reconstruction": found}
         weights = inference.weights(train) if by == "prediction" else None
         if rows is None or weights is None:
             return {}
         epoch = Epoch(data, rows, batch_size, None, device, world=train.world)
-        return {"valid_mse_prediction": mean_squared_error(epoch, lambda b: decode_mean(model, weights, b.rows))}
+        found = mean_error(epoch, autoencoder, lambda b: decode_mean(model, weights, b.rows, autoencoder.sizes(b)))
+        return {f"{name}_prediction": found}
 
     return validate
 
 
-def mean_squared_error(epoch: Epoch, predict: Callable[[Batch], Tensor]) -> float:
-    """Mean over all observed values of the squared error of `predict`."""
-    errors, counts = squared_errors(epoch, predict)
+def mean_error(epoch: Epoch, autoencoder: Autoencoder, predict: Callable[[Batch], Tensor]) -> float:
+    """Mean over all observed values of the likelihood's error of `predict`."""
+    errors, counts = sum_errors(epoch, predict, autoencoder.likelihood.values.error)
     return float(errors.sum() / counts.sum().clamp_min(1.0))
 
 
 def squared_errors(epoch: Epoch, predict: Callable[[Batch], Tensor]) -> Tensor:
     """Sums of the squared errors of `predict`, and the numbers of observed values, per channel or value, (2, C)."""
+    return sum_errors(epoch, predict, lambda y, mean: (y - mean).square())
+
+
+def sum_errors(
+    epoch: Epoch, predict: Callable[[Batch], Tensor], error_of: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Sums of the errors of `predict`, and the numbers of observed values, per channel or value, (2, C)."""
     channels = epoch.samples.shape[0]
     totals = torch.zeros(2, channels, dtype=torch.float64)
     for batch in epoch:
-        error = (batch.y - predict(batch)).square()
+        error = error_of(batch.y, predict(batch))
         seen = torch.ones_like(error) if batch.mask is None else batch.mask.to(error)
         parts = [error * seen, seen]
         totals += torch.stack([part.reshape(len(part), channels, -1).sum((0, 2)).double().cpu() for part in parts])
@@ -85,7 +98,7 @@ def elbo(model: Autoencoder, epoch: Epoch) -> float:
     for batch in epoch:
         mean, var = model.encode(batch.y, batch.mask)
         z = mean + var.sqrt() * batch.noise(mean.shape[1])
-        nll = model.likelihood.nll(batch.y, model.decode(z), batch.mask).sum()
+        nll = model.nll(batch, z).sum()
         kl = 0.5 * (mean.square() + var - 1.0 - var.log()).sum()
         total -= float(nll + kl)
     epoch.world.sum_([total])

@@ -31,6 +31,16 @@ class LossTerms:
         n: samples they stand for.
         waiting: groups of parameters that do not step yet but gather gradients.
         gathered: batches that the gradients of kernel and latent noise stand for.
+
+    Example:
+        >>> import torch
+        >>> from gppvae import LossTerms
+        >>> weight = torch.tensor(3.0, requires_grad=True)
+        >>> zero = torch.zeros(())
+        >>> terms = LossTerms(weight**2, gp_nll=weight, neg_entropy=zero, penalty=zero, n=2)
+        >>> terms.backward()
+        >>> weight.grad.item()
+        3.5
     """
 
     recon_nll: Tensor
@@ -77,6 +87,16 @@ class Inference(nn.Module, abc.ABC):
         trains_encoder: whether encodings mean something after it.
         validated_by: "prediction", "reconstruction" or None; predictions fall back on reconstructions at unknown ids.
         alpha: latent noise variance that a fit starts from.
+        identifies_noise: whether its bound says how large the latent noise is. It does not where q(eta) = p(eta): then
+            only the reconstruction sees it, and wants none.
+
+    Example:
+        >>> from gppvae import Inference
+        >>> class Mine(Inference):
+        ...     def steps(self, epoch):
+        ...         yield from ()
+        >>> Mine.name, Mine.conditions, Mine.sweeps
+        ('Mine', True, 1)
     """
 
     name: str
@@ -86,6 +106,7 @@ class Inference(nn.Module, abc.ABC):
     trains_encoder: bool = True
     validated_by: str | None = "prediction"
     alpha: float = 0.1
+    identifies_noise: bool = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -166,7 +187,7 @@ def neg_entropy(var: Tensor) -> Tensor:
 
 def recon_nll(autoencoder: Autoencoder, batch: Batch, z: Tensor) -> Tensor:
     """-log p(y | z), summed over the batch."""
-    return autoencoder.likelihood.nll(batch.y, autoencoder.decode(z), batch.mask).sum()
+    return autoencoder.nll(batch, z).sum()
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class Global(Inference):
     name = "global"
     trains_encoder = False
     alpha = 0.001
+    identifies_noise = False
 
     def __init__(self, model: GPPriorVAE, std: float = 0.01) -> None:
         super().__init__(model)

@@ -13,7 +13,7 @@ from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon
 from gppvae.inference.phase import Budget, Phase
 from gppvae.inference.running import add
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.at_rows import RowFeatures, given
+from gppvae.prior.at_rows import RowFeatures
 from gppvae.prior.latents import Latents
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.prior.statistics import StatisticsSum, Sums
@@ -84,7 +84,7 @@ class LeaveOut(Inference):
             if gathered == 0:
                 with torch.no_grad():
                     totals = self._sums(epoch.rows, self.latents)
-                    q_all = given(totals)
+                    q_all = prior.given(totals)
                     kl = q_all.kl()
             of_all = len(batch) / epoch.n_rows
             mean, var = autoencoder.encode(batch.y, batch.mask)

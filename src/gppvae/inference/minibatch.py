@@ -68,6 +68,7 @@ class Minibatch(Inference):
     def _take_over(self, recent: Sums, epoch: Epoch) -> Sums:
         """Add what all processes saw since q(B) was last conditioned; nothing is recent then."""
         if recent:
+            recent = [sums.whole() for sums in recent]
             epoch.world.sum_([tensor for sums in recent for tensor in sums.tensors()])
             self.running.add(recent)
         return []

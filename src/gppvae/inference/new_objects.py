@@ -1,8 +1,8 @@
-"""Objects that were not in the training set: their vectors from a few samples, with uncertainty."""
+"""Vectors of objects from a few samples of them, with uncertainty: new objects, and further samples of known ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
 from dataclasses import dataclass
 
 import torch
@@ -11,28 +11,35 @@ from torch import Tensor
 from gppvae.data.batches import Batch, Epoch
 from gppvae.kernels import Learned
 from gppvae.likelihoods import Likelihood
+from gppvae.models.curvature import Signs, expand
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import latents_by_vector
+from gppvae.models.objects import latents_by_vector, vector_roots
+from gppvae.models.refine import covariance_at
 from gppvae.prior.posterior import LatentPosterior
 
-LEAST_VARIANCE = 1e-12
+TRIED = 64  # vectors of trained objects that a new one may start from
+DAMPINGS = (1e-7, 1e7)
 
 
 @dataclass(frozen=True)
 class VectorPrior:
-    """N(mean, precision^-1) over the vectors of one object, J entries."""
+    """N(mean, precision^-1) over the vectors of P objects with J entries: (P, J) and (P, J, J)."""
 
     mean: Tensor
     precision: Tensor
 
 
-def vector_prior(leaves: list[Learned]) -> VectorPrior:
+def trained_vectors(leaves: list[Learned]) -> Tensor:
+    """Vectors of the objects of the training set, all leaves of a column end to end, (P, J)."""
+    return torch.cat([leaf.x.detach()[: leaf.n_trained] for leaf in leaves], dim=1)
+
+
+def vector_prior(leaves: list[Learned], n_objects: int = 1) -> VectorPrior:
     """Gaussian fitted to the trained vectors, its covariance shrunk towards its own average variance.
 
     The vectors of the trained objects are a better prior for a new one than the N(0, I) of training.
     """
-    trained = len(leaves[0].levels) - leaves[0].n_added
-    X = torch.cat([leaf.x.detach()[:trained] for leaf in leaves], dim=1)
+    X = trained_vectors(leaves)
     P, J = X.shape
     centred = X - X.mean(0)
     eye = torch.eye(J, dtype=X.dtype, device=X.device)
@@ -40,21 +47,56 @@ def vector_prior(leaves: list[Learned]) -> VectorPrior:
     target = covariance.diagonal().mean().clamp_min(1e-6) * eye
     share = J / (P + J)
     root = torch.linalg.cholesky((1.0 - share) * covariance + share * target)
-    return VectorPrior(X.mean(0), torch.cholesky_solve(eye, root))
+    precision = torch.cholesky_solve(eye, root)
+    return VectorPrior(X.mean(0).expand(n_objects, J), precision.expand(n_objects, J, J))
+
+
+def known_vectors(leaves: list[Learned], levels: Tensor) -> VectorPrior:
+    """What is known of the vectors of these levels, (P,): the prior of their further samples."""
+    mean = torch.cat([leaf.x.detach() for leaf in leaves], dim=1)[levels]
+    root = vector_roots(leaves)[levels]
+    # Vectors that are points move by nothing: a small variance stands for none.
+    eye = torch.eye(root.shape[1], dtype=root.dtype, device=root.device)
+    precision = torch.cholesky_inverse(torch.linalg.cholesky(root @ root.transpose(1, 2) + 1e-10 * eye))
+    return VectorPrior(mean, precision)
+
+
+@dataclass(frozen=True)
+class _State:
+    """Vectors x (P, J), deviations u (N, L), and the loss (P,) around them: slope (N, L), curvature (N, L, L)."""
+
+    x: Tensor
+    u: Tensor
+    loss: Tensor
+    gradient: Tensor
+    curvature: Tensor
+
+    def where(self, better: Tensor, of_row: Tensor, other: _State) -> _State:
+        """This state for the objects that are `better` (P,) and their rows `of_row` (N,), the other elsewhere."""
+        return _State(
+            torch.where(better[:, None], self.x, other.x),
+            torch.where(of_row[:, None], self.u, other.u),
+            torch.where(better, self.loss, other.loss),
+            torch.where(of_row[:, None], self.gradient, other.gradient),
+            torch.where(of_row[:, None, None], self.curvature, other.curvature),
+        )
 
 
 class ObjectFit:
-    """Vectors of new objects as the maximum of their posterior, and its curvature there.
+    """Vectors of objects as the maximum of their posterior, and its curvature there.
 
-    Start: closed form, since E z is linear in x and the encoder says what z is. Then damped Gauss-Newton
-    steps (Levenberg-Marquardt) on -log p(y | decoder(z(x))) - log p(x), all objects at once; an object whose
-    step does not help takes a shorter one. Source: docs/math.md, "Objects that were not in the training set".
+    A row's latents are z = A'x + o + R u: linear in the vector, with a deviation u ~ N(0, I) of the row's own, R R' the
+    latent noise plus the uncertainty of q(B). Start: the best of a closed form (the encoder says what z is), the mean
+    and some of the trained vectors. Then damped Gauss-Newton steps (Levenberg-Marquardt) on -log p(y | decoder(z)) -
+    log p(u) - log p(x), all objects at once; an object whose step does not lower its loss takes a shorter one.
+    Source: docs/math.md, "Objects that were not in the training set".
 
     Args:
         model, weights: fitted.  leaves: learned kernels of the column.
-        epoch: the samples with coded rows.  owner: (N,) which new object each row shows.
-        n_objects: P_new.  likelihood: of the samples, with measured noise.
-    Cost: per step J forward-mode passes of the decoder over the samples.
+        epoch: the samples with coded rows.  owner: (N,) which object each row shows.
+        n_objects: P.  likelihood: of the samples, with measured noise.
+        of_vectors: what is known of the vectors; that of new objects when None.
+    Cost: per step about min(L, 16) passes of the decoder over the samples; memory O(N L (L + J)).
     """
 
     def __init__(
@@ -66,84 +108,135 @@ class ObjectFit:
         owner: Tensor,
         n_objects: int,
         likelihood: Likelihood,
+        of_vectors: VectorPrior | None = None,
     ) -> None:
-        self.model, self.epoch, self.owner, self.n_objects = model, epoch, owner, n_objects
-        self.likelihood, self.of_vectors = likelihood, vector_prior(leaves)
+        self.model, self.weights, self.leaves, self.epoch = model, weights, leaves, epoch
+        self.owner, self.n_objects, self.likelihood = owner, n_objects, likelihood
+        self.new = of_vectors is None
+        self.of_vectors = vector_prior(leaves, n_objects) if of_vectors is None else of_vectors
         self.A, self.offset = latents_by_vector(model.prior, weights, epoch.rows, leaves)
         self.device = self.A.device
+        self.R = self._deviations()
 
     def run(self, steps: int) -> tuple[Tensor, Tensor]:
-        """Vectors (P_new, J) and covariance roots (P_new, J, J)."""
-        x = self._closed_form()
-        damping = torch.full((self.n_objects, 1, 1), 1e-3, dtype=x.dtype, device=self.device)
-        loss, curvature, gradient = self._expand(x)
+        """Vectors (P, J) and covariance roots (P, J, J)."""
+        now = self._state(self._start(steps), self.offset.new_zeros(self.offset.shape))
+        damping = now.loss.new_full((self.n_objects,), 1e-3)
         for _ in range(steps):
-            diagonal = torch.diag_embed(curvature.diagonal(dim1=1, dim2=2))
-            step = torch.linalg.solve(curvature + damping * diagonal, gradient.unsqueeze(2)).squeeze(2)
-            tried = self._expand(x - step)
-            better = tried[0] < loss
-            x = torch.where(better[:, None], x - step, x)
-            loss = torch.where(better, tried[0], loss)
-            curvature = torch.where(better[:, None, None], tried[1], curvature)
-            gradient = torch.where(better[:, None], tried[2], gradient)
-            damping = torch.where(better[:, None, None], damping / 5.0, damping * 5.0).clamp(1e-7, 1e7)
-        root = torch.linalg.cholesky(curvature)
-        eye = torch.eye(x.shape[1], dtype=x.dtype, device=self.device)
-        return x, torch.linalg.solve_triangular(root.transpose(1, 2), eye.expand_as(root), upper=True)
+            tried = self._state(*self._step(now, damping))
+            better = tried.loss < now.loss  # False where it is NaN
+            now = tried.where(better, better[self.owner], now)
+            damping = torch.where(better, damping / 5.0, damping * 5.0).clamp(*DAMPINGS)
+        root = torch.linalg.cholesky(self._reduced(now, torch.zeros_like(damping))[0])
+        eye = torch.eye(now.x.shape[1], dtype=root.dtype, device=self.device)
+        inverse = torch.linalg.solve_triangular(root.transpose(1, 2), eye.expand_as(root), upper=True)
+        return now.x, inverse.contiguous()
+
+    @torch.no_grad()
+    def _deviations(self) -> Tensor:
+        """R with R R' the covariance of z at the rows when the vectors are what the prior says, (N, L, L)."""
+        rows, column = self.epoch.rows, self.epoch.rows.columns[self.leaves[0].key]
+        level = column.values[column.index]
+        with contextlib.ExitStack() as stack:
+            start = 0
+            for leaf in self.leaves:
+                x = leaf.x.detach().clone()
+                x[level] = self.of_vectors.mean[self.owner, start : start + leaf.dim]
+                stack.enter_context(leaf.using(x))
+                start += leaf.dim
+            return torch.linalg.cholesky(covariance_at(self.model.prior, self.weights, rows))
+
+    @torch.no_grad()
+    def _start(self, steps: int) -> Tensor:
+        """Where each object starts, (P, J): of new objects the best of several, since one sample fits many vectors."""
+        x = self.of_vectors.mean.clone()
+        if not self.new:
+            return x
+        closed_form = self._closed_form()
+        if steps == 0:
+            return closed_form
+        others = trained_vectors(self.leaves)
+        others = others[torch.linspace(0, len(others) - 1, min(TRIED, len(others))).long()]
+        best, u = self._loss(x, torch.zeros_like(self.offset)), torch.zeros_like(self.offset)
+        for tried in (closed_form, *(other.expand_as(x) for other in others)):
+            loss = self._loss(tried, u)
+            x, best = torch.where((loss < best)[:, None], tried, x), torch.minimum(best, loss.nan_to_num(torch.inf))
+        return x
 
     def _closed_form(self) -> Tensor:
         """Posterior mean of x when the encoder's (mean, var) are observations of z = A'x + o + eta."""
-        J, prior = self.of_vectors.mean.shape[0], self.model.prior
-        precision = self.of_vectors.precision.expand(self.n_objects, J, J).clone()
-        right = (self.of_vectors.precision @ self.of_vectors.mean).expand(self.n_objects, J).clone()
-        with torch.no_grad():
-            for batch in self.epoch:
-                mean, var = map(prior.to_gp, self.model.autoencoder.encode(batch.y, batch.mask))
-                index = batch.index.to(self.device)
-                A, owner = self.A[index], self.owner[index]
-                c = 1.0 / (var + prior.noise_at(batch.rows))  # (B, L)
-                weighted = A * c.unsqueeze(1)
-                precision.index_add_(0, owner, weighted @ A.transpose(1, 2))
-                error = mean - self.offset[index]
-                right.index_add_(0, owner, (weighted @ error.unsqueeze(2)).squeeze(2))
+        prior = self.model.prior
+        precision = self.of_vectors.precision.clone()
+        right = (precision @ self.of_vectors.mean.unsqueeze(2)).squeeze(2)
+        for batch in self.epoch:
+            mean, var = map(prior.to_gp, self.model.autoencoder.encode(batch.y, batch.mask))
+            index = batch.index.to(self.device)
+            A, owner = self.A[index], self.owner[index]
+            c = 1.0 / (var + self.R[index].square().sum(2))  # (B, L)
+            weighted = A * c.unsqueeze(1)
+            precision.index_add_(0, owner, weighted @ A.transpose(1, 2))
+            error = mean - self.offset[index]
+            right.index_add_(0, owner, (weighted @ error.unsqueeze(2)).squeeze(2))
         return torch.linalg.solve(precision, right.unsqueeze(2)).squeeze(2)
 
-    @torch.no_grad()
-    def _expand(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss (P,), Gauss-Newton curvature (P, J, J) and gradient (P, J) of -log posterior at x."""
+    # -- the loss
+
+    def _latents(self, x: Tensor, u: Tensor, batch: Batch) -> Tensor:
+        index = batch.index.to(self.device)
+        linear = (x[self.owner[index]].unsqueeze(1) @ self.A[index]).squeeze(1) + self.offset[index]
+        return linear + (self.R[index] @ u[index].unsqueeze(2)).squeeze(2)
+
+    def _penalty(self, x: Tensor, u: Tensor) -> Tensor:
+        """-log p(x) - log p(u) per object up to a constant, (P,)."""
         shift = x - self.of_vectors.mean
-        curvature = self.of_vectors.precision.expand(len(x), -1, -1).clone()
-        gradient = shift @ self.of_vectors.precision
-        loss = 0.5 * (gradient * shift).sum(1)
-        for batch, nll, jacobian, residual in self._decoded(x):
-            owner = self.owner[batch.index.to(self.device)]
-            loss.index_add_(0, owner, nll)
-            curvature.index_add_(0, owner, jacobian @ jacobian.transpose(1, 2))
-            gradient.index_add_(0, owner, -(jacobian @ residual.unsqueeze(2)).squeeze(2))
-        return loss, curvature, gradient
+        own = 0.5 * ((shift.unsqueeze(1) @ self.of_vectors.precision).squeeze(1) * shift).sum(1)
+        return own.index_add(0, self.owner, 0.5 * u.square().sum(1))
 
-    def _decoded(self, x: Tensor) -> Iterator[tuple[Batch, Tensor, Tensor, Tensor]]:
-        """Per batch: nll (B,), d mean / d x (B, J, K) and residuals (B, K), both in units of the noise."""
-        like = next(self.model.autoencoder.decoder.parameters(), self.A)
+    def _loss(self, x: Tensor, u: Tensor) -> Tensor:
+        """-log posterior per object up to a constant, (P,)."""
+        loss = self._penalty(x, u)
         for batch in self.epoch:
-            index = batch.index.to(self.device)
-            A = self.A[index]
-            z = ((x[self.owner[index]].unsqueeze(1) @ A).squeeze(1) + self.offset[index]).to(like)
-            tangents = A.to(like)  # (B, J, L)
-            slopes = []
-            for entry in range(A.shape[1]):
-                slope = torch.func.jvp(self._mean, (z,), (tangents[:, entry].contiguous(),))[1]
-                slopes.append(slope.flatten(1))
-            raw = self.model.autoencoder.decode(z)
-            # A probability of exactly 0 or 1 has no variance; its slope is zero too, and must not become 0 / 0.
-            std = self.likelihood.variance(raw).clamp_min(LEAST_VARIANCE).sqrt()
-            residual = (batch.y - self.likelihood.mean(raw)) / std
-            jacobian = torch.stack(slopes, dim=1) / std.flatten(1).unsqueeze(1)
-            if batch.mask is not None:
-                residual, jacobian = residual * batch.mask, jacobian * batch.mask.flatten(1).unsqueeze(1)
-            nll = self.likelihood.nll(batch.y, raw, batch.mask)
-            gp = self.model.prior.to_gp
-            yield batch, gp(nll), gp(jacobian), gp(residual.flatten(1))
+            autoencoder = self.model.autoencoder.with_sizes_of(batch)
+            nll = self.likelihood.nll(batch.y, autoencoder.decode(self._latents(x, u, batch)), batch.mask)
+            loss = loss.index_add(0, self.owner[batch.index.to(self.device)], self.model.prior.to_gp(nll))
+        return loss
 
-    def _mean(self, z: Tensor) -> Tensor:
-        return self.likelihood.mean(self.model.autoencoder.decode(z))
+    @torch.no_grad()
+    def _state(self, x: Tensor, u: Tensor) -> _State:
+        """The loss around vectors and deviations."""
+        loss, gp = self._penalty(x, u), self.model.prior.to_gp
+        gradient, curvature = torch.zeros_like(self.offset), torch.zeros_like(self.R)
+        for batch in self.epoch:
+            z, index = self._latents(x, u, batch), batch.index.to(self.device)
+            autoencoder = self.model.autoencoder.with_sizes_of(batch)
+            found = expand(autoencoder, self.likelihood, batch.y, batch.mask, z, Signs.of(batch))
+            loss = loss.index_add(0, self.owner[index], gp(found.nll))
+            gradient[index], curvature[index] = gp(found.gradient), gp(found.curvature)
+        return _State(x, u, loss, gradient, curvature)
+
+    def _reduced(self, at: _State, damping: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Curvature (P, J, J) and gradient (P, J) for x with the deviations eliminated (Schur complement).
+
+        Returns also what deviations follow from: the Cholesky factors of their own curvature I + R'Lambda R, and
+        R'Lambda A', (N, L, J).
+        """
+        R, eye = self.R, torch.eye(self.R.shape[1], dtype=self.R.dtype, device=self.device)
+        own = eye + R.transpose(1, 2) @ at.curvature @ R
+        own = own + torch.diag_embed(own.diagonal(dim1=1, dim2=2) * damping[self.owner, None])
+        root = torch.linalg.cholesky(own)
+        LA = at.curvature @ self.A.transpose(1, 2)  # (N, L, J)
+        cross = R.transpose(1, 2) @ LA
+        pull = (at.u + (R.transpose(1, 2) @ at.gradient.unsqueeze(2)).squeeze(2)).unsqueeze(2)  # (N, L, 1)
+        curvature = self.A @ LA - cross.transpose(1, 2) @ torch.cholesky_solve(cross, root)
+        gradient = self.A @ at.gradient.unsqueeze(2) - cross.transpose(1, 2) @ torch.cholesky_solve(pull, root)
+        shift = ((at.x - self.of_vectors.mean).unsqueeze(1) @ self.of_vectors.precision).squeeze(1)
+        total = self.of_vectors.precision.clone().index_add_(0, self.owner, curvature)
+        return total, shift.index_add(0, self.owner, gradient.squeeze(2)), root, cross
+
+    def _step(self, at: _State, damping: Tensor) -> tuple[Tensor, Tensor]:
+        """Vectors and deviations one damped Gauss-Newton step further."""
+        curvature, gradient, root, cross = self._reduced(at, damping)
+        diagonal = torch.diag_embed(curvature.diagonal(dim1=1, dim2=2) * damping[:, None])
+        dx = -torch.linalg.solve(curvature + diagonal, gradient.unsqueeze(2))  # (P, J, 1)
+        pull = at.u.unsqueeze(2) + self.R.transpose(1, 2) @ at.gradient.unsqueeze(2) + cross @ dx[self.owner]
+        return at.x + dx.squeeze(2), at.u - torch.cholesky_solve(pull, root).squeeze(2)

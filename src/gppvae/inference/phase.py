@@ -27,6 +27,12 @@ class Phase:
         weight_decay: of the networks, decoupled from the gradient as in AdamW.
         average: decay of a running average of the parameters, taken over at the end (0: none).
         options: further arguments of the inference.
+
+    Example:
+        >>> from gppvae import Phase
+        >>> phase = Phase("joint", "minibatch", epochs=40, lr={"encoder": 1e-3, "decoder": 1e-3}, decay="cosine")
+        >>> phase.rate(0.0), phase.rate(0.5)
+        (1.0, 0.5)
     """
 
     name: str

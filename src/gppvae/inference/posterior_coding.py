@@ -16,6 +16,7 @@ from gppvae.prior.posterior import LatentPosterior
 from gppvae.prior.statistics import Sums
 
 BATCHES_PER_STEP = 4  # of encoder and prior; then q(B) is conditioned again
+ROWS_PER_STEP = 4  # at least a row for so many ids with features of their own
 KEPT = 0.3  # share of what rows wanted before, each time that q(B) is conditioned again
 
 
@@ -33,6 +34,7 @@ class PosteriorCoding(Inference):
     """
 
     name = "posterior"
+    identifies_noise = False
 
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__(model)
@@ -66,7 +68,9 @@ class PosteriorCoding(Inference):
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         prior, autoencoder = self.model.prior, self.model.autoencoder
-        per_step = min(BATCHES_PER_STEP, epoch.n_batches)
+        # Conditioning looks at every block of the prior: once enough rows have come, the time of an epoch stays linear.
+        enough = -(-prior.n_blocks // (ROWS_PER_STEP * epoch.batch_size))
+        per_step = min(max(BATCHES_PER_STEP, enough), epoch.n_batches)
         recent: Sums = []
         gathered = 0
         for number, batch in enumerate(epoch):
@@ -111,6 +115,7 @@ class PosteriorCoding(Inference):
         """Add what all processes saw since q(B) was last conditioned."""
         if not recent:
             return
+        recent = [sums.whole() for sums in recent]
         epoch.world.sum_([tensor for sums in recent for tensor in sums.tensors()])
         observed, wanted = _halves(recent)
         self.running.add(observed)

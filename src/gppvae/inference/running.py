@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from gppvae.prior.latent_prior import LatentPrior
-from gppvae.prior.statistics import Statistics, Sums
+from gppvae.prior.statistics import BlockStatistics, Statistics, Sums
 
 
 class KeptSums(nn.Module):
@@ -15,9 +15,10 @@ class KeptSums(nn.Module):
     def __init__(self, prior: LatentPrior) -> None:
         super().__init__()
         self._sizes = prior.sizes
+        self._n_blocks = [None if group.blocks is None else group.blocks.n_blocks for group in prior.groups]
         for number in range(len(self._sizes)):
-            for name in ("outer", "sums"):
-                self.register_buffer(f"{name}{number}", torch.zeros(0, dtype=torch.float64))
+            for name in self._names(number):
+                self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
 
     @property
     def empty(self) -> bool:
@@ -25,13 +26,21 @@ class KeptSums(nn.Module):
 
     def set(self, totals: Sums) -> None:
         for number, sums in enumerate(totals):
-            self._buffers[f"outer{number}"], self._buffers[f"sums{number}"] = sums.tensors()
+            self._buffers |= dict(zip(self._names(number), sums.whole().tensors(), strict=True))
 
     def get(self) -> Sums:
-        return [
-            Statistics(self.get_buffer(f"outer{number}"), self.get_buffer(f"sums{number}"), size)
-            for number, size in enumerate(self._sizes)
-        ]
+        return [self._of_group(number) for number in range(len(self._sizes))]
+
+    def _names(self, number: int) -> list[str]:
+        names = ["outer", "sums"] if self._n_blocks[number] is None else ["outer", "sums", "own"]
+        return [f"{name}{number}" for name in names]
+
+    def _of_group(self, number: int) -> Statistics:
+        outer, sums, *rest = map(self.get_buffer, self._names(number))
+        n_blocks, n_latents = self._n_blocks[number], self._sizes[number]
+        if n_blocks is None:
+            return Statistics(outer, sums, n_latents)
+        return BlockStatistics(outer, sums, n_latents, rest[0], (), n_blocks)
 
     @property
     def n_rows(self) -> float:

@@ -22,10 +22,13 @@ from torch import Tensor, nn
 
 from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.arguments import read_arguments, shown, write_call
+from gppvae.kernels.not_applicable import fill_switched_off, rows_that_apply
 
 MAX_DENSE_ROWS = 4096
 MAX_PARTS = 100  # leaves and scales in one expression; also keeps recursion over the expression shallow
 MAX_TERMS = 256  # products of leaves after multiplying out
+FEW_FEATURES = 64  # of a leaf, which cost next to nothing
+AUTO_FEATURES = 1024  # of a term, before a leaf that chooses how many it has must do with few
 AMPLITUDES = (1e-12, 1e12)  # beyond these, sums of squared features lose all digits of float64
 
 
@@ -51,6 +54,12 @@ class Kernel(nn.Module, ABC):
 
     Life of a kernel: write it; `bind` it to the training table, which fixes levels and inducing points; turn tables
     into `Rows` with `code`; then ask for features, diag, residual or gram as often as you like.
+
+    Example:
+        >>> from gppvae import RBF, Categorical
+        >>> kernel = RBF("age") + 0.5 * Categorical("sex") * RBF("age")
+        >>> kernel.columns(), len(kernel.terms())
+        (['age', 'sex'], 2)
     """
 
     n_parts: int = 1  # leaves and scales in the expression
@@ -78,18 +87,25 @@ class Kernel(nn.Module, ABC):
     def bind(self, table: Table, generator: torch.Generator | None = None) -> None:
         """Fix levels and inducing points from the training table; create the parameters that depend on them."""
         readers: dict[str, Leaf] = {}
-        for leaf in self.leaves():
+        for leaf in sorted(self.leaves(), key=lambda leaf: leaf.chooses_rank):  # those last, when the others are known
+            leaf.most_features = self._room_for(leaf)
             other = readers.setdefault(leaf.key, leaf)
             if other.columns_read != leaf.columns_read:
                 raise ValueError(
                     f"the columns {other.columns_read} and {leaf.columns_read} cannot be told apart as {leaf.key!r}; "
                     "rename one of them"
                 )
-            leaf.bind_leaf(table, generator)
-            leaf.check_features(table)
+            known = rows_that_apply(leaf, self.terms(), table)
+            leaf.bind_leaf(known, generator)
+            leaf.check_features(known)
+        fill_switched_off(self.terms(), table)  # an error where a missing number matters
 
     def code(self, table: Table) -> Rows:
-        """Turn a table into coded rows; unknown ids and non-numeric values are errors that name them."""
+        """Turn a table into coded rows; unknown ids and non-numeric values are errors that name them.
+
+        Numbers may be missing where every term that reads them is 0 (not_applicable.py).
+        """
+        table = fill_switched_off(self.terms(), table)
         columns: dict[str, Column] = {}
         for leaf in self.leaves():
             if leaf.key not in columns:
@@ -129,7 +145,7 @@ class Kernel(nn.Module, ABC):
 
     def residual(self, rows: Rows) -> Tensor:
         """k(a_n, a_n) - |v(a_n)|^2: prior variance that the features do not carry, (N,), never negative."""
-        carried = {leaf: leaf.row_factor(rows).square().sum(1) for leaf in self.leaves()}
+        carried = {leaf: leaf.row_carried(rows) for leaf in self.leaves()}
         return (self.diag(rows) - self._sum_over_terms(carried)).clamp_min(0.0)
 
     def gram(self, a: Rows, b: Rows) -> Tensor:
@@ -146,6 +162,17 @@ class Kernel(nn.Module, ABC):
         """Minus log prior of the kernel's own parameters, up to a constant: N(0, I) for learned vectors."""
         parts = [part for leaf in self.leaves() if (part := leaf.neg_log_prior_leaf()) is not None]
         return functools.reduce(torch.add, parts) if parts else torch.zeros((), dtype=torch.float64)
+
+    def _room_for(self, leaf: Leaf) -> int:
+        """How many features a leaf may choose to have, by the cost of the terms that it stands in."""
+        room = AUTO_FEATURES
+        for term in self.terms():
+            if leaf in term.leaves:
+                others = [other for other in term.leaves if other is not leaf]
+                if any(other.independent for other in others):  # as many again for every id
+                    return FEW_FEATURES
+                room = min(room, AUTO_FEATURES // max(1, math.prod(max(1, other.rank) for other in others)))
+        return max(room, FEW_FEATURES)
 
     def _sum_over_terms(self, of_leaf: Mapping[Leaf, Tensor]) -> Tensor:
         """sum over terms of amplitude times the product over the term's leaves, elementwise."""
@@ -188,11 +215,18 @@ class Leaf(Kernel):
     Attributes:
         columns_read: names of the columns.
         complete: whether the features of training rows carry the whole variance.
+        reads_numbers: whether its columns are numbers, which may be missing where a term is switched off.
+        independent: whether it only says which rows belong together, k = 1 for equal ids and 0 for others.
+        chooses_rank: whether it has as many features as the training table asks for, up to `most_features`.
         arguments: what the constructor was given, by name.
     """
 
     columns_read: tuple[str, ...] = ()
     complete: bool = True
+    reads_numbers: bool = False
+    independent: bool = False
+    chooses_rank: bool = False
+    most_features: int = FEW_FEATURES
     arguments: dict[str, Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Leaf:
@@ -248,6 +282,10 @@ class Leaf(Kernel):
     def row_variance(self, rows: Rows) -> Tensor:
         """k(a_n, a_n), (N,)."""
         return self._at_rows(self.variance, rows)
+
+    def row_carried(self, rows: Rows) -> Tensor:
+        """|v(a_n)|^2, the variance that the features carry, (N,)."""
+        return self.row_factor(rows).square().sum(1)
 
     def _at_rows(self, of_values: Callable[[Tensor], Tensor], rows: Rows) -> Tensor:
         column = rows.columns[self.key]

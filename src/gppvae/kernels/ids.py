@@ -28,6 +28,21 @@ class IdLeaf(Leaf):
     Attributes:
         levels: the distinct ids of the training table, sorted; ids added after training come last.
         advice_for_new_ids: how the message about an unknown id ends.
+
+    Example:
+        >>> import torch
+        >>> from gppvae import IdLeaf
+        >>> from gppvae.data.table import Table
+        >>> class Same(IdLeaf):
+        ...     rank = 1
+        ...     def create(self, generator):
+        ...         return None
+        ...     def factor(self, codes):
+        ...         return torch.ones(len(codes), 1, dtype=torch.float64)
+        >>> kernel, table = Same("who"), Table({"who": ["ann", "bob"]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).tolist()
+        [[1.0, 1.0], [1.0, 1.0]]
     """
 
     advice_for_new_ids = "leave those rows out, or fit again with samples of them"
@@ -53,11 +68,18 @@ class IdLeaf(Leaf):
     def create(self, generator: torch.Generator | None) -> None:
         """Make the parameters, one row per level."""
 
-    def code_leaf(self, table: Table) -> Column:
+    def code_leaf(self, table: Table, new_ids: bool = False) -> Column:
+        """The distinct ids, and which of them each row holds.
+
+        Args:
+            new_ids: number ids that were not in the training table after the others instead of refusing them.
+        """
         index, distinct = table.coded_ids(self.column)
         number = {level: code for code, level in enumerate(self.levels)}
         unknown = [level for level in distinct if level not in number]
-        if unknown:
+        if new_ids:
+            number |= {level: len(self.levels) + code for code, level in enumerate(unknown)}
+        elif unknown:
             shown = ", ".join(repr(str(level)) for level in unknown[:5])
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
             raise ValueError(
@@ -66,7 +88,7 @@ class IdLeaf(Leaf):
             )
         # Codes index all levels, not only those present, so that every slice and table shares one numbering.
         codes = torch.tensor([number[level] for level in distinct], dtype=torch.int64)
-        values = torch.arange(len(self.levels))
+        values = torch.arange(len(number))
         return Column(codes[torch.from_numpy(index)], values)
 
     def row_factor(self, rows: Rows) -> Tensor:
@@ -96,13 +118,22 @@ class Learned(IdLeaf):
 
         k(p, p') = x_p' x_p',   x_p ~ N(0, I_M)
 
-    The vectors are point estimates under their prior. With `normalize` they have length one, as in the paper's own
-    code, and the prior does not apply. Source: Casale et al. 2018, Sec. 3.1.
+    While training the vectors are point estimates under their prior; at the end of a fit they get covariances. With
+    `normalize` they have length one, as in the paper's own code, the prior does not apply, and they stay points.
+    Source: Casale et al. 2018, Sec. 3.1.
 
     Args:
         column: p, the ids.
         dim: M, length of the vectors.
         normalize: divide x_p by |x_p|.
+
+    Example:
+        >>> from gppvae import Learned
+        >>> from gppvae.data.table import Table
+        >>> kernel = Learned("who", dim=2)
+        >>> kernel.bind(Table({"who": ["ann", "bob", "ann"]}))
+        >>> kernel.levels, tuple(kernel.vectors().shape)
+        (['ann', 'bob'], (2, 2))
     """
 
     advice_for_new_ids = "give samples of new ids to add_objects() first"
@@ -115,6 +146,9 @@ class Learned(IdLeaf):
         # Roots of the posterior covariances of vectors added after training, (P_new, M, J).
         self.added_root: Tensor
         self.register_buffer("added_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
+        # The same of the trained vectors, (P, M, J); empty while they are points.
+        self.trained_root: Tensor
+        self.register_buffer("trained_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
         self._instead: Tensor | None = None  # what `using` puts in the place of x
 
     @property
@@ -126,6 +160,7 @@ class Learned(IdLeaf):
         x[:, 0] = 1.0  # ids start alike and part later, once the other factors have been learned
         self.x = nn.Parameter(x)
         self.added_root = torch.zeros(0, self.dim, self.dim, dtype=torch.float64)
+        self.trained_root = torch.zeros(0, self.dim, self.dim, dtype=torch.float64)
 
     def check_saved(self, n_levels: int, tensors: dict[str, Tensor]) -> None:
         x, root = tensors["x"], tensors["added_root"]
@@ -133,10 +168,16 @@ class Learned(IdLeaf):
             raise ValueError(f"{self.text()} must have {n_levels} vectors, got {tuple(x.shape)}")
         if not len(root) < n_levels or (len(root) and root.shape[2] < self.dim):
             raise ValueError(f"{self.text()} must have roots of added vectors, got {tuple(root.shape)}")
+        trained = tensors["trained_root"]
+        fits = trained.ndim == 3 and trained.shape[1] == self.dim and trained.shape[2] >= self.dim
+        if not fits or len(trained) not in (0, n_levels - len(root)):
+            raise ValueError(f"{self.text()} must have roots of trained vectors, got {tuple(trained.shape)}")
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
-        super().restore(extra, tensors | {"added_root": self.added_root})
-        self.added_root = torch.zeros_like(tensors["added_root"], dtype=torch.float64)
+        roots = {name: tensors[name] for name in ("added_root", "trained_root")}
+        super().restore(extra, tensors | {name: getattr(self, name) for name in roots})
+        for name, root in roots.items():
+            setattr(self, name, torch.zeros_like(root, dtype=torch.float64))
 
     def vectors(self) -> Tensor:
         """X, (P, M), in the order of `levels`; ids added after training come last."""
@@ -155,6 +196,11 @@ class Learned(IdLeaf):
             yield
         finally:
             self._instead = before
+
+    @property
+    def n_trained(self) -> int:
+        """How many of the levels are those of training; they come first."""
+        return len(self.levels) - self.n_added
 
     @property
     def n_added(self) -> int:
@@ -196,6 +242,14 @@ class FreeForm(IdLeaf):
 
     Args:
         column: q, the ids.
+
+    Example:
+        >>> from gppvae import FreeForm
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = FreeForm("who"), Table({"who": ["ann", "bob", "ann"]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.5, 1.0], [0.5, 1.0, 0.5], [1.0, 0.5, 1.0]]
     """
 
     def __init__(self, column: str) -> None:
@@ -230,9 +284,23 @@ class Categorical(IdLeaf):
 
         k(p, p') = 1 if p = p' else 0
 
+    A row of `Categorical(id) * k` has the features of k in the block of its own id, and none in any other: time and
+    memory are linear in the number of ids (docs/math.md, "Terms of many ids"). An id that was not in the training set
+    has its prior.
+
     Args:
         column: p, the ids.
+
+    Example:
+        >>> from gppvae import Categorical
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = Categorical("who"), Table({"who": ["ann", "bob", "ann"]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]
     """
+
+    independent = True
 
     @property
     def rank(self) -> int:
@@ -241,5 +309,12 @@ class Categorical(IdLeaf):
     def create(self, generator: torch.Generator | None) -> None:
         return None
 
+    def variance(self, values: Tensor) -> Tensor:
+        return torch.ones(len(values), dtype=torch.float64, device=values.device)
+
+    def row_carried(self, rows: Rows) -> Tensor:
+        return self.row_variance(rows)
+
     def factor(self, values: Tensor) -> Tensor:
-        return nn.functional.one_hot(values, len(self.levels)).to(torch.float64)
+        # Zero for ids that were not in the training set.
+        return (values.unsqueeze(1) == torch.arange(len(self.levels), device=values.device)).to(torch.float64)

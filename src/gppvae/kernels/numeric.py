@@ -6,6 +6,7 @@ on the second.
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import abstractmethod
 
@@ -16,10 +17,14 @@ from torch import Tensor
 
 from gppvae.data.table import Column, Table, distinct_rows
 from gppvae.kernels.arguments import check_range
-from gppvae.kernels.base import Leaf
+from gppvae.kernels.base import AUTO_FEATURES, FEW_FEATURES, Leaf
 
 MAX_INDUCING = 4096
 MAX_CLUSTERED = 20_000  # values that k-means looks at
+CAREFUL = 256  # centres that k-means starts with care
+TESTED = 1000  # values at which features are tested for the variance that they carry
+MISSING = 1e-3  # share of it that may be missing: it counts as noise, and should be small beside real noise
+ROUGH, GAIN = 0.1, 2.5  # or this share, where twice as many points leave more than 1 / GAIN of what was missing
 N_SHOWN = 64  # training values kept for reports
 DIAGONAL_CHUNK = 256  # values whose covariance is formed at a time when only its diagonal is wanted
 SCALES = (1e-30, 1e30)  # length scales, periods and spreads whose squares float64 holds
@@ -36,7 +41,22 @@ class NumericLeaf(Leaf):
 
     Args:
         columns: numeric columns; together they are one vector a per row.
+
+    Example:
+        >>> import torch
+        >>> from gppvae import NumericLeaf
+        >>> from gppvae.data.table import Table
+        >>> class Quadratic(NumericLeaf):
+        ...     rank = 2
+        ...     def factor(self, values):
+        ...         return torch.cat([values, values**2], dim=1)
+        >>> kernel, table = Quadratic("x"), Table({"x": [1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).tolist()
+        [[2.0, 6.0], [6.0, 20.0]]
     """
+
+    reads_numbers = True
 
     def __init__(self, *columns: str) -> None:
         super().__init__()
@@ -79,6 +99,14 @@ class Constant(Leaf):
         k(a, b) = 1
 
     Write `0.5 * Constant()` to start from another variance.
+
+    Example:
+        >>> from gppvae import Constant
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = Constant(), Table({"x": [0.0, 1.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 1.0], [1.0, 1.0]]
     """
 
     def __init__(self) -> None:
@@ -109,6 +137,14 @@ class Linear(NumericLeaf):
 
     Args:
         columns: a, one or more numeric columns.
+
+    Example:
+        >>> from gppvae import Linear
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = Linear("x"), Table({"x": [0.0, 1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[0.0, 0.0, 0.0], [0.0, 0.6, 1.2], [0.0, 1.2, 2.4]]
     """
 
     def __init__(self, *columns: str) -> None:
@@ -142,7 +178,8 @@ class InducingLeaf(NumericLeaf):
         v(w) = L_u^-1 k(u, w)
 
     v'v equals k at the inducing points. Elsewhere v carries less than k(w, w), and the difference is the residual
-    (FITC). The inducing points are the distinct training values while these are few, k-means centres otherwise.
+    (FITC). The inducing points are the distinct training values while these are few, k-means centres otherwise: 64, and
+    twice as many again and again while they carry too little of the variance and the cost allows it.
     Source: Snelson and Ghahramani 2006; docs/math.md. Cost O(R^3 + D R^2).
 
     `covariance` gets (A, d) and (B, d) float64 and gives k, (A, B). Write `variance(values)`, k(w, w), as well if you
@@ -150,20 +187,34 @@ class InducingLeaf(NumericLeaf):
 
     Args:
         columns: w, numeric columns; together they are one vector per row.
-        max_inducing: R, the largest number of inducing points.
+        max_inducing: R, the largest number of inducing points; chosen from the training table when None.
         jitter: what is added to the diagonal of K_uu; the variance it takes from the features is in the residual.
 
     Attributes:
         inducing: u, (R, d).
         shown_values: some of the training values, in rising order, for reports, (S, d).
+
+    Example:
+        >>> import torch
+        >>> from gppvae import InducingLeaf
+        >>> from gppvae.data.table import Table
+        >>> class Brownian(InducingLeaf):
+        ...     def covariance(self, a, b):
+        ...         return torch.minimum(a, b.T)
+        >>> kernel, table = Brownian("t"), Table({"t": [1.0, 3.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).tolist()
+        [[1.0, 1.0], [1.0, 3.0]]
     """
 
-    def __init__(self, *columns: str, max_inducing: int = 64, jitter: float = 1e-8) -> None:
+    def __init__(self, *columns: str, max_inducing: int | None = None, jitter: float = 1e-8) -> None:
         super().__init__(*columns)
         name = type(self).__name__
-        check_range(name, "max_inducing", max_inducing, 1, MAX_INDUCING, 64)
+        if max_inducing is not None:
+            check_range(name, "max_inducing", max_inducing, 1, MAX_INDUCING, 64)
         check_range(name, "jitter", jitter, *JITTERS, 1e-8)
-        self.max_inducing, self.jitter = int(max_inducing), float(jitter)
+        self.max_inducing = None if max_inducing is None else int(max_inducing)
+        self.chooses_rank, self.jitter = max_inducing is None, float(jitter)
         self.inducing: Tensor
         self.shown_values: Tensor
         self.register_buffer("inducing", torch.zeros(0, len(columns), dtype=torch.float64))
@@ -187,8 +238,27 @@ class InducingLeaf(NumericLeaf):
 
     def choose_inducing(self, values: np.ndarray, distinct: np.ndarray) -> None:
         """Set `inducing` and `complete` from the training values (N, d) and the distinct ones (D, d)."""
-        self.complete = len(distinct) <= self.max_inducing
-        self.inducing = torch.from_numpy(distinct if self.complete else self._centres(values, distinct))
+        n = FEW_FEATURES if self.max_inducing is None else self.max_inducing
+        self._place(n, values, distinct)
+        before = math.inf
+        while self.max_inducing is None and not self.complete and 2 * n <= self.most_features:
+            missing = 1.0 - self.share_carried(torch.from_numpy(distinct))
+            if missing <= MISSING or (missing <= ROUGH and before < GAIN * missing):
+                break
+            n, before = 2 * n, missing
+            self._place(n, values, distinct)
+
+    def _place(self, n: int, values: np.ndarray, distinct: np.ndarray) -> None:
+        """n inducing points, or all distinct values if these are not more."""
+        self.complete = len(distinct) <= n
+        self.inducing = torch.from_numpy(distinct if self.complete else self._centres(n, values, distinct))
+
+    @torch.no_grad()
+    def share_carried(self, values: Tensor) -> float:
+        """Share of the prior variance at some of these values that the features carry."""
+        step = max(1, len(values) // TESTED)
+        some = values[::step].to(self.inducing.device)
+        return float(self.factor(some).square().sum() / self.variance(some).sum())
 
     def factor(self, values: Tensor) -> Tensor:
         k_uu = self.covariance(self.inducing, self.inducing)  # (R, R)
@@ -212,24 +282,31 @@ class InducingLeaf(NumericLeaf):
     def describe_features(self) -> str:
         """How the features are made, in a few words."""
         where = "its distinct values" if self.complete else "k-means centres"
-        return f"{self.rank} inducing points at {where}, jitter {self.jitter:g}"
+        return f"{self.rank} inducing points at {where}, jitter {self.jitter:g}{self.describe_carried()}"
+
+    def describe_carried(self) -> str:
+        """How much of the variance the features carry at the training values, where that is not all of it."""
+        if self.complete or not len(self.shown_values):
+            return ""
+        return f", carrying {self.share_carried(self.shown_values):.1%} of the variance where it starts"
 
     def extra_state(self) -> dict[str, object]:
         return {"complete": self.complete}
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
         super().restore(extra, tensors)
-        complete, size = extra["complete"], len(self.inducing)
-        if not isinstance(complete, bool) or size > self.max_inducing:
-            raise ValueError(f"{self.text()} must have at most {self.max_inducing} inducing points, got {size}")
+        complete, size, most = extra["complete"], len(self.inducing), self.max_inducing or AUTO_FEATURES
+        if not isinstance(complete, bool) or size > most:
+            raise ValueError(f"{self.text()} must have at most {most} inducing points, got {size}")
         self.complete = complete
 
-    def _centres(self, values: np.ndarray, distinct: np.ndarray) -> np.ndarray:
+    def _centres(self, n: int, values: np.ndarray, distinct: np.ndarray) -> np.ndarray:
         spread = self.spread(values)  # so that every column counts, whatever its unit
         step = max(1, len(distinct) // MAX_CLUSTERED)
+        start = "++" if n <= CAREFUL else "points"  # the time of the first grows with the square of n
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty cluster only means one point fewer
-            centres, _ = kmeans2(distinct[::step] / spread, self.max_inducing, minit="++", seed=0)
+            centres, _ = kmeans2(distinct[::step] / spread, n, minit=start, seed=0)
         return np.unique(centres * spread, axis=0)
 
     def _check_covariance(self) -> None:

@@ -27,6 +27,15 @@ def parse_kernel(text: str) -> Kernel:
     Raises:
         ValueError: the text is not such an expression; the message shows the offending piece.
         TypeError: `text` is not text.
+
+    Example:
+        >>> from gppvae import parse_kernel
+        >>> parse_kernel("RBF(age) + Learned('patient id', 4) * RBF(age)").columns()
+        ['age', 'patient id']
+        >>> parse_kernel("RBF(age) - 1")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        ValueError: the kernel must be an expression like ... got 'RBF(age) - 1'; ...
     """
     if not isinstance(text, str):
         raise TypeError(f"the kernel must be text like {EXAMPLE!r}, got {shown(text)}; pass a kernel object as it is")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 LOST = 0.01  # share of the variance that may be missing, at the ends and at the last frequency
 SHORTER, LONGER = 3.0, 2.0  # factors by which training may change the length scale before more than that is missing
+MARGIN = 1.5  # the same factor where the length scale is fixed: it loses far less than LOST at what it is
 BEYOND = 16  # orders past the last one wanted, where the recurrence of Bessel functions starts
 
 

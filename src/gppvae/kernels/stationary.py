@@ -1,13 +1,15 @@
 """Stationary kernels over numeric columns: GPyTorch's covariance functions, through inducing points or a series.
 
 The features are those of InducingLeaf while the distinct values are few. With more, one column and a kernel whose
-spectrum is known, a series (series.py) takes their place if it needs no more functions than `max_inducing`.
+spectrum is known, a series (series.py) takes their place if it needs fewer functions than there would be points.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 
 import gpytorch
@@ -17,8 +19,9 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from gppvae.kernels.arguments import check_range
+from gppvae.kernels.base import AUTO_FEATURES, FEW_FEATURES
 from gppvae.kernels.numeric import SCALES, InducingLeaf
-from gppvae.kernels.series import LONGER, LOST, SHORTER, Fourier, Series, Sines, plan_fourier, plan_sines
+from gppvae.kernels.series import LONGER, LOST, MARGIN, SHORTER, Fourier, Series, Sines, plan_fourier, plan_sines
 
 
 class StationaryLeaf(InducingLeaf):
@@ -29,7 +32,7 @@ class StationaryLeaf(InducingLeaf):
         base: GPyTorch's covariance function.
         lengthscale: where the length scales start; None for the spreads of the columns.
         fixed: do not learn the hyper-parameters.
-        max_inducing: R, the largest number of inducing points or functions.
+        max_inducing: R, the largest number of inducing points or functions; chosen when None.
         jitter: what is added to the diagonal of K_uu.
         basis: "inducing", the name of the kernel's series, or "auto" for the one that needs fewer features.
 
@@ -46,7 +49,7 @@ class StationaryLeaf(InducingLeaf):
         base: gpytorch.kernels.Kernel,
         lengthscale: float | None,
         fixed: bool,
-        max_inducing: int,
+        max_inducing: int | None,
         jitter: float,
         basis: str,
     ) -> None:
@@ -80,31 +83,57 @@ class StationaryLeaf(InducingLeaf):
         if self.starts_at_spread:
             self.start_lengthscale(values)
         self.series = self._choose_series(distinct)
-        if self.series is None:
-            super().choose_inducing(values, distinct)
-        else:
+        if self.series is not None:
             self.complete, self.inducing = False, self.inducing[:0]
+            return
+        with self._shorter():
+            super().choose_inducing(values, distinct)
+        fewer = self._choose_series(distinct, self.rank) if self.max_inducing is None and not self.complete else None
+        if fewer is not None:
+            self.series, self.inducing = fewer, self.inducing[:0]
+
+    @contextlib.contextmanager
+    def _shorter(self) -> Iterator[None]:
+        """The shortest length scale that features are chosen for: a learned one may become shorter than it starts."""
+        raw = self.base.raw_lengthscale.detach().clone()
+        if not self.fixed:
+            self.base.lengthscale = self.base.lengthscale.detach() / SHORTER
+        try:
+            yield
+        finally:
+            self.base.raw_lengthscale.data.copy_(raw)  # to the last digit
 
     def start_lengthscale(self, values: np.ndarray) -> None:
         """Start each column's length scale at its spread in the training table."""
         self.base.lengthscale = torch.from_numpy(self.spread(values))
 
-    def _choose_series(self, distinct: np.ndarray) -> Series | None:
-        """The series that was asked for, or that needs fewer features than inducing points would."""
+    def _choose_series(self, distinct: np.ndarray, most: int | None = None) -> Series | None:
+        """The series that was asked for, or that needs fewer features than inducing points would.
+
+        Args:
+            most: functions that will do; by default `max_inducing`, or few where it is chosen.
+        """
         if self.basis == "inducing" or len(self.columns_read) > 1:
             return None
-        if self.basis == "auto" and len(distinct) <= self.max_inducing:
+        asked = self.basis != "auto"
+        most = most or self.max_inducing or (self.most_features if asked else FEW_FEATURES)
+        if not asked and len(distinct) <= (self.max_inducing or FEW_FEATURES):
             return None
         lengthscale = float(self.base.lengthscale.detach())
-        shorter, longer = (1.0, 1.0) if self.fixed else (SHORTER, LONGER)
-        series = self.plan_series(distinct, lengthscale / shorter, lengthscale * longer)
-        if series is None or series.n <= self.max_inducing:
+        # What is lost is bias that no number of rows removes, so a fixed length scale has a margin too.
+        shorter, longer = (MARGIN, MARGIN) if self.fixed else (SHORTER, LONGER)
+        series = self.plan_series(distinct, lengthscale / shorter, lengthscale * longer, most)
+        if series is None or series.n <= most:
             return series
-        return None if self.basis == "auto" else replace(series, n=self.max_inducing)
+        return replace(series, n=most) if asked else None
 
     @abstractmethod
-    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float) -> Series | None:
-        """The series for these values (D, 1) and length scales; None for a kernel that has none."""
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> Series | None:
+        """The series for these values (D, 1) and length scales; None for a kernel that has none.
+
+        Args:
+            most: functions beyond which it is of no use how many there would be.
+        """
 
     def reach(self) -> float:
         """The distance at which k falls to LOST, in length scales; for one column."""
@@ -122,7 +151,7 @@ class StationaryLeaf(InducingLeaf):
         return super().factor(values) if self.series is None else self.series.features(values, self.base.lengthscale)
 
     def describe_features(self) -> str:
-        return super().describe_features() if self.series is None else self.series.describe()
+        return super().describe_features() if self.series is None else self.series.describe() + self.describe_carried()
 
     def extra_state(self) -> dict[str, object]:
         return super().extra_state() | {"series": None if self.series is None else self.series.to_json()}
@@ -136,7 +165,7 @@ class StationaryLeaf(InducingLeaf):
             raise ValueError(f"{self.text()} has no series, got one")
         else:
             self.series = self.series_type(**saved)
-            self.series.check(self.max_inducing)
+            self.series.check(self.max_inducing or AUTO_FEATURES)
         if (self.series is None) != (len(self.inducing) > 0):
             raise ValueError(f"{self.text()} must have inducing points or a series, got {len(self.inducing)} points")
 
@@ -150,9 +179,17 @@ class RBF(StationaryLeaf):
         columns: a, one or more numeric columns c.
         lengthscale: l, where all l_c start; without it each starts at the spread of its column.
         fixed: do not learn l.
-        max_inducing: R, the largest number of inducing points or functions.
+        max_inducing: R, the largest number of inducing points or functions; chosen when None.
         jitter: what is added to the diagonal of K_uu.
         basis: "auto", "inducing" or, for one column, "hilbert".
+
+    Example:
+        >>> from gppvae import RBF
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = RBF("x", lengthscale=1.0), Table({"x": [0.0, 1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.61, 0.14], [0.61, 1.0, 0.61], [0.14, 0.61, 1.0]]
     """
 
     series_type = Sines
@@ -162,14 +199,14 @@ class RBF(StationaryLeaf):
         *columns: str,
         lengthscale: float | None = None,
         fixed: bool = False,
-        max_inducing: int = 64,
+        max_inducing: int | None = None,
         jitter: float = 1e-8,
         basis: str = "auto",
     ) -> None:
         base = gpytorch.kernels.RBFKernel(ard_num_dims=len(columns) or None)
         super().__init__(columns, base, lengthscale, fixed, max_inducing, jitter, basis)
 
-    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float) -> Sines:
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> Sines:
         return plan_sines(distinct.min(), distinct.max(), shortest, longest, None, self.reach())
 
 
@@ -185,9 +222,17 @@ class Matern(StationaryLeaf):
         nu: 0.5, 1.5 or 2.5.
         lengthscale: l, where all l_c start; without it each starts at the spread of its column.
         fixed: do not learn l.
-        max_inducing: R, the largest number of inducing points or functions.
+        max_inducing: R, the largest number of inducing points or functions; chosen when None.
         jitter: what is added to the diagonal of K_uu.
         basis: "auto", "inducing" or, for one column, "hilbert".
+
+    Example:
+        >>> from gppvae import Matern
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = Matern("x", nu=0.5, lengthscale=1.0), Table({"x": [0.0, 1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.37, 0.14], [0.37, 1.0, 0.37], [0.14, 0.37, 1.0]]
     """
 
     series_type = Sines
@@ -198,7 +243,7 @@ class Matern(StationaryLeaf):
         nu: float = 2.5,
         lengthscale: float | None = None,
         fixed: bool = False,
-        max_inducing: int = 64,
+        max_inducing: int | None = None,
         jitter: float = 1e-8,
         basis: str = "auto",
     ) -> None:
@@ -208,7 +253,7 @@ class Matern(StationaryLeaf):
         super().__init__(columns, base, lengthscale, fixed, max_inducing, jitter, basis)
         self.nu = float(nu)
 
-    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float) -> Sines:
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> Sines:
         return plan_sines(distinct.min(), distinct.max(), shortest, longest, self.nu, self.reach())
 
 
@@ -222,9 +267,17 @@ class RationalQuadratic(StationaryLeaf):
         alpha: where alpha starts; the larger, the closer to RBF.
         lengthscale: l, where all l_c start; without it each starts at the spread of its column.
         fixed: do not learn l and alpha.
-        max_inducing: R, the largest number of inducing points.
+        max_inducing: R, the largest number of inducing points; chosen when None.
         jitter: what is added to the diagonal of K_uu.
         basis: "auto" or "inducing", which are the same here.
+
+    Example:
+        >>> from gppvae import RationalQuadratic
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = RationalQuadratic("x", alpha=1.0, lengthscale=1.0), Table({"x": [0.0, 1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.67, 0.33], [0.67, 1.0, 0.67], [0.33, 0.67, 1.0]]
     """
 
     def __init__(
@@ -233,7 +286,7 @@ class RationalQuadratic(StationaryLeaf):
         alpha: float = 1.0,
         lengthscale: float | None = None,
         fixed: bool = False,
-        max_inducing: int = 64,
+        max_inducing: int | None = None,
         jitter: float = 1e-8,
         basis: str = "auto",
     ) -> None:
@@ -241,7 +294,7 @@ class RationalQuadratic(StationaryLeaf):
         super().__init__(columns, base, lengthscale, fixed, max_inducing, jitter, basis)
         self.set_hyperparameter("alpha", alpha)
 
-    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float) -> None:
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> None:
         return None
 
 
@@ -258,9 +311,17 @@ class Periodic(StationaryLeaf):
         period: p, in the unit of the column, for example 360 for degrees. It is not learned.
         lengthscale: l, where it starts; 1 without it, since it has no unit.
         fixed: do not learn l.
-        max_inducing: R, the largest number of inducing points or functions.
+        max_inducing: R, the largest number of inducing points or functions; chosen when None.
         jitter: what is added to the diagonal of K_uu.
         basis: "auto", "inducing" or "fourier".
+
+    Example:
+        >>> from gppvae import Periodic
+        >>> from gppvae.data.table import Table
+        >>> kernel, table = Periodic("x", period=2.0), Table({"x": [0.0, 1.0, 2.0]})
+        >>> kernel.bind(table)
+        >>> kernel.gram(kernel.code(table), kernel.code(table)).detach().numpy().round(2).tolist()
+        [[1.0, 0.14, 1.0], [0.14, 1.0, 0.14], [1.0, 0.14, 1.0]]
     """
 
     series_type = Fourier
@@ -272,7 +333,7 @@ class Periodic(StationaryLeaf):
         *,
         lengthscale: float | None = None,
         fixed: bool = False,
-        max_inducing: int = 64,
+        max_inducing: int | None = None,
         jitter: float = 1e-8,
         basis: str = "auto",
     ) -> None:
@@ -288,7 +349,7 @@ class Periodic(StationaryLeaf):
         chord = ((a - b.T) * (math.pi / self.period)).sin().square()  # (A, B)
         return (chord * (-2.0 / self.base.lengthscale)).exp()
 
-    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float) -> Fourier:
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> Fourier:
         # This l is a squared length, so it may change by the square of the factor.
         start = float(self.base.lengthscale.detach())
-        return plan_fourier(self.period, shortest**2 / start, self.max_inducing)
+        return plan_fourier(self.period, shortest**2 / start, most)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gppvae.likelihoods.counts import COUNTS, NegativeBinomial, Poisson, counts_by_words
 from gppvae.likelihoods.perceptual import Perceptual, perceptual_from_file
 from gppvae.likelihoods.scaled import ScaledGaussian
-from gppvae.likelihoods.values import PIXEL_VARS, VALUES, Bernoulli, Gaussian, Likelihood, NegativeBinomial, make
+from gppvae.likelihoods.values import PIXEL_VARS, VALUES, Bernoulli, Gaussian, Likelihood, make
 from gppvae.likelihoods.vgg import VGG19
 
 __all__ = [
@@ -17,13 +18,15 @@ __all__ = [
     "Likelihood",
     "NegativeBinomial",
     "Perceptual",
+    "Poisson",
     "ScaledGaussian",
+    "counts_by_words",
     "make_likelihood",
     "own_likelihoods",
     "perceptual_from_file",
 ]
 
-LIKELIHOODS: dict[str, type[Likelihood]] = VALUES | {cls.name: cls for cls in (ScaledGaussian, Perceptual)}
+LIKELIHOODS: dict[str, type[Likelihood]] = VALUES | COUNTS | {cls.name: cls for cls in (ScaledGaussian, Perceptual)}
 
 
 def make_likelihood(config: str | dict[str, Any] | Likelihood) -> Likelihood:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 Mask = Tensor | None
 PIXEL_VARS = (1e-12, 1e12)  # what float32 can divide squares by
-DISPERSIONS = (1e-6, 1e6)
 
 
 class Likelihood(nn.Module, abc.ABC):
@@ -24,11 +23,30 @@ class Likelihood(nn.Module, abc.ABC):
         numbers_per_value: how many numbers k the decoder gives for every value of a sample. With one, `out` has the
             shape of the samples, (B, *shape); with more it is (B, k, *shape).
         learns_noise: whether it wants the errors at rows held out of training.
+        error_name: what `error` is called in logs.
+        size_column: the column of the table that holds the sizes of samples, if it needs one.
+        needs_totals: whether a sample's total is its size.
+
+    Example:
+        >>> import torch
+        >>> from gppvae import Likelihood
+        >>> class Poisson(Likelihood):
+        ...     def nll(self, y, out, mask=None):
+        ...         return (out.exp() - y * out + torch.lgamma(y + 1)).flatten(1).sum(1)
+        ...     def mean(self, out):
+        ...         return out.exp()
+        ...     def variance(self, out):
+        ...         return out.exp()
+        >>> round(Poisson().nll(torch.tensor([[2.0]]), torch.tensor([[0.0]])).item(), 3)
+        1.693
     """
 
     name: str
     numbers_per_value: int = 1
     learns_noise: bool = False
+    error_name: str = "mse"
+    size_column: str | None = None
+    needs_totals: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -50,6 +68,30 @@ class Likelihood(nn.Module, abc.ABC):
     def encoder_input(self, y: Tensor) -> Tensor:
         """The encoder's input for a sample; values that were not observed become 0 afterwards."""
         return y
+
+    def masked_input(self, y: Tensor, mask: Mask) -> Tensor:
+        """The same for a sample of which only some values were observed; the others are 0 in `y`."""
+        return self.encoder_input(y)
+
+    def sizes(self, y: Tensor, mask: Mask, given: Tensor | None) -> Tensor | None:
+        """Sizes of samples, (B,), from their values or as their rows give them; None where there are no sizes."""
+        return None
+
+    def sized(self, out: Tensor, size: Tensor | None) -> Tensor:
+        """The decoder's output for samples of these sizes, (B,), or of typical size; what the other methods take."""
+        return out
+
+    def measure_sizes(self, sizes: Tensor) -> None:
+        """Take note of the sizes of the training samples, (N,)."""
+        return None
+
+    def noisy(self, mean: Tensor, var: Tensor, generator: torch.Generator) -> Tensor:
+        """One draw of samples with these means and variances."""
+        return mean + torch.randn(mean.shape, generator=generator).to(mean) * var.sqrt()
+
+    def error(self, y: Tensor, mean: Tensor) -> Tensor:
+        """How far each value of a prediction is off, for validation and reports: by default squared."""
+        return (y - mean).square()
 
     @property
     def unit(self) -> Tensor:
@@ -93,6 +135,13 @@ class Gaussian(Likelihood):
         pixel_var: sigma_y^2. It sets the trade-off between reconstruction and prior: the paper's lambda is
             2 L pixel_var / K.
         learn: fit it on the training set (the paper keeps it fixed, chosen on validation data).
+
+    Example:
+        >>> import torch
+        >>> from gppvae.likelihoods import Gaussian
+        >>> noise = Gaussian(pixel_var=0.04)
+        >>> round(noise.variance(torch.zeros(1, 1)).item(), 3)
+        0.04
     """
 
     name = "gaussian"
@@ -125,7 +174,14 @@ class Gaussian(Likelihood):
 
 
 class Bernoulli(Likelihood):
-    """y in [0, 1], out = logits."""
+    """y in [0, 1], out = logits.
+
+    Example:
+        >>> import torch
+        >>> from gppvae.likelihoods import Bernoulli
+        >>> Bernoulli().mean(torch.tensor([[0.0]])).item()
+        0.5
+    """
 
     name = "bernoulli"
 
@@ -148,44 +204,7 @@ class Bernoulli(Likelihood):
             )
 
 
-class NegativeBinomial(Likelihood):
-    """Counts with mean exp(out) and variance mean + mean^2 / dispersion, one dispersion for all values."""
-
-    name = "negative_binomial"
-
-    def __init__(self, dispersion: float = 1.0) -> None:
-        super().__init__()
-        check_positive("dispersion", dispersion, DISPERSIONS, "1.0")
-        self.log_dispersion = nn.Parameter(torch.tensor(math.log(dispersion)))
-
-    def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
-        r = self.log_dispersion.exp()
-        log_total = torch.logaddexp(self.log_dispersion, out)  # log(r + mean)
-        terms = torch.lgamma(r) + torch.lgamma(y + 1.0) - torch.lgamma(y + r)
-        terms = terms - r * (self.log_dispersion - log_total) - y * (out - log_total)
-        return masked_sum(terms, mask)
-
-    def mean(self, out: Tensor) -> Tensor:
-        return out.exp()
-
-    def variance(self, out: Tensor) -> Tensor:
-        return out.exp() + (2.0 * out - self.log_dispersion).exp()
-
-    def encoder_input(self, y: Tensor) -> Tensor:
-        return torch.log1p(y)
-
-    def check(self, lowest: float, highest: float, integers: bool) -> None:
-        if lowest < 0 or not integers:
-            raise ValueError(
-                f"the negative_binomial likelihood needs counts 0, 1, 2 ..., got values in [{lowest:g}, {highest:g}]"
-                f"{'' if integers else ' that are not whole'}; pass raw counts or use gaussian"
-            )
-
-    def config(self) -> dict[str, Any]:
-        return {"name": self.name, "dispersion": float(self.log_dispersion.detach().exp())}
-
-
-VALUES: dict[str, type[Likelihood]] = {cls.name: cls for cls in (Gaussian, Bernoulli, NegativeBinomial)}
+VALUES: dict[str, type[Likelihood]] = {cls.name: cls for cls in (Gaussian, Bernoulli)}
 
 
 def make(config: str | dict[str, Any] | Likelihood, kinds: Mapping[str, type[Likelihood]] = VALUES) -> Likelihood:

@@ -20,3 +20,4 @@ class GPPriorVAE(nn.Module):
     def __init__(self, autoencoder: Autoencoder, prior: LatentPrior) -> None:
         super().__init__()
         self.autoencoder, self.prior = autoencoder, prior
+        prior.size_column = autoencoder.likelihood.size_column

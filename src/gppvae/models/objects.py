@@ -13,6 +13,8 @@ from gppvae.kernels import Kernel, Learned
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 
+MAX_NUMBERS = 2**24  # in the covariances of the vectors of a column; beyond it vectors are points
+
 
 def learned_by_column(prior: LatentPrior | Kernel) -> dict[str, list[Learned]]:
     """Learned leaves of a prior or kernel, grouped by the column whose ids they describe."""
@@ -23,18 +25,43 @@ def learned_by_column(prior: LatentPrior | Kernel) -> dict[str, list[Learned]]:
     return found
 
 
+def linear_in_vectors(prior: LatentPrior | Kernel, leaves: list[Learned]) -> bool:
+    """Whether the features are linear in the vectors of a column: no term holds two of them, none is normalised."""
+    kernels = prior.kernels if isinstance(prior, LatentPrior) else [prior]
+    terms = [term for kernel in kernels for term in kernel.terms()]
+    return not any(leaf.normalize for leaf in leaves) and all(
+        sum(leaf in leaves for leaf in term.leaves) <= 1 for term in terms
+    )
+
+
+def uncertain_columns(prior: LatentPrior) -> list[list[Learned]]:
+    """Learned leaves per column whose trained vectors can have covariances: linear, and of a size that memory holds."""
+    found = []
+    for leaves in learned_by_column(prior).values():
+        J = sum(leaf.dim for leaf in leaves)
+        if linear_in_vectors(prior, leaves) and leaves[0].n_trained * J * J <= MAX_NUMBERS:
+            found.append(leaves)
+    return found
+
+
 @contextlib.contextmanager
-def added_vectors_drawn(prior: LatentPrior | Kernel, generator: torch.Generator) -> Iterator[None]:
-    """Inside the context, vectors of added ids are drawn from their posteriors."""
+def vectors_drawn(prior: LatentPrior | Kernel, generator: torch.Generator) -> Iterator[None]:
+    """Inside the context, vectors of ids are drawn from their posteriors, those of added ids from all there are."""
     with contextlib.ExitStack() as stack:
         for leaves in learned_by_column(prior).values():
-            if not leaves[0].n_added:
-                continue
-            root = leaves[0].added_root  # (P_added, M, J)
-            eps = torch.randn(root.shape[0], root.shape[2], 1, generator=generator, dtype=torch.float64).to(root.device)
-            for leaf in leaves:
-                x = leaf.x.detach().clone()
-                x[-leaf.n_added :] += (leaf.added_root @ eps).squeeze(2)
+            # Draws of trained vectors must not depend on how many were added.
+            seeds = torch.randint(2**31, (2,), generator=generator).tolist()
+            drawn = [leaf.x.detach().clone() for leaf in leaves]
+            for kind, seed in zip(("trained_root", "added_root"), seeds, strict=True):
+                root = getattr(leaves[0], kind)  # (P, M, J)
+                if not len(root):
+                    continue
+                own = torch.Generator().manual_seed(seed)
+                eps = torch.randn(root.shape[0], root.shape[2], 1, generator=own, dtype=torch.float64).to(root.device)
+                for leaf, x in zip(leaves, drawn, strict=True):
+                    at = slice(0, leaf.n_trained) if kind == "trained_root" else slice(leaf.n_trained, None)
+                    x[at] += (getattr(leaf, kind) @ eps).squeeze(2)
+            for leaf, x in zip(leaves, drawn, strict=True):
                 stack.enter_context(leaf.using(x))
         yield
 
@@ -71,17 +98,39 @@ def latents_by_vector(
 
 
 def vector_variance(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Tensor:
-    """Var z that comes from the uncertainty of added vectors, (N, L); zero for ids of the training set."""
+    """Var z that comes from the uncertainty of the objects' vectors, (N, L)."""
     variance = torch.zeros(len(rows), prior.n_latents, dtype=torch.float64, device=prior.device)
+    for spread in _spreads(prior, weights, rows):
+        variance += spread.square().sum(1)
+    return variance
+
+
+def vector_covariance(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Tensor:
+    """Covariance of z that comes from the uncertainty of the objects' vectors, (N, L, L)."""
+    L = prior.n_latents
+    covariance = torch.zeros(len(rows), L, L, dtype=torch.float64, device=prior.device)
+    for spread in _spreads(prior, weights, rows):
+        covariance += spread.transpose(1, 2) @ spread
+    return covariance
+
+
+def _spreads(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Iterator[Tensor]:
+    """Per column with uncertain vectors, root'A of each row, (N, J, L)."""
     for leaves in learned_by_column(prior).values():
-        if not leaves[0].n_added:
+        if not len(leaves[0].added_root) and not len(leaves[0].trained_root):
             continue
+        root = vector_roots(leaves)
         A, _ = latents_by_vector(prior, weights, rows, leaves)
         column = rows.columns[leaves[0].key]
-        level = column.values[column.index]
-        first = len(leaves[0].levels) - leaves[0].n_added
-        root = torch.cat([leaf.added_root for leaf in leaves], dim=1)  # (P_added, J, J)
-        new = torch.nonzero(level >= first).squeeze(1)
-        spread = root[level[new] - first].transpose(1, 2) @ A[new]  # (N_new, J, L)
-        variance[new] += spread.square().sum(1)
-    return variance
+        yield root[column.values[column.index]].transpose(1, 2) @ A
+
+
+def vector_roots(leaves: list[Learned]) -> Tensor:
+    """Roots of the covariances of all vectors of a column, (P, J, J); zero where they are points."""
+    J = sum(leaf.dim for leaf in leaves)
+    root = leaves[0].x.new_zeros(len(leaves[0].levels), J, J)
+    if len(leaves[0].trained_root):
+        root[: leaves[0].n_trained] = torch.cat([leaf.trained_root for leaf in leaves], dim=1)
+    if leaves[0].n_added:
+        root[leaves[0].n_trained :] = torch.cat([leaf.added_root for leaf in leaves], dim=1)
+    return root

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gppvae.data.batches import Epoch
+from gppvae.data.batches import Batch, Epoch, derive_seed
+from gppvae.data.progress import rows_done
+from gppvae.data.sizes import sizes_in
 from gppvae.data.table import Rows
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import added_vectors_drawn, vector_variance
+from gppvae.models.objects import vector_variance, vectors_drawn
+from gppvae.models.refine import Normal, RowFit, normal_at
 from gppvae.prior.latents import Latents
 from gppvae.prior.posterior import LatentPosterior
 
@@ -19,7 +22,7 @@ PREDICT_ROWS = 256
 
 
 def latents_at(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Latents:
-    """Posterior of the latents at rows, including the uncertainty of added objects' vectors."""
+    """Posterior of the latents at rows, including the uncertainty of the objects' vectors."""
     latents = model.prior.at(rows, weights)
     return dataclasses.replace(latents, var=latents.var + vector_variance(model.prior, weights, rows))
 
@@ -28,12 +31,18 @@ def row_chunks(rows: Rows) -> Iterator[Rows]:
     """Rows a few at a time, in order."""
     for start in range(0, len(rows), PREDICT_ROWS):
         yield rows[start : start + PREDICT_ROWS]
+        rows_done(min(start + PREDICT_ROWS, len(rows)), len(rows))
 
 
-def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Tensor:
-    """The decoder at the posterior mean of z, (N, *shape)."""
+def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows, sizes: Tensor | None = None) -> Tensor:
+    """The decoder at the posterior mean of z, (N, *shape).
+
+    Args:
+        sizes: of the samples, (N,); by default those that the rows give, else the typical size.
+    """
     autoencoder, means = model.autoencoder, [part.mean for part in weights.parts]
-    return autoencoder.likelihood.mean(autoencoder.decode(model.prior.functions_at(rows, means)))
+    z = model.prior.functions_at(rows, means)
+    return autoencoder.likelihood.mean(autoencoder.decode(z, sizes_in(rows) if sizes is None else sizes))
 
 
 def decode_draws(
@@ -45,29 +54,43 @@ def decode_draws(
 
     Args:
         draws: of B, one tensor per group of latents each.  generator: of the noise at the rows.
-        seed: of the vectors of added ids; the same for every chunk of a table.
+        seed: of the vectors of ids and the weights of new ones; the same for every chunk of a table.
     """
     prior, autoencoder = model.prior, model.autoencoder
     noise_std = prior.noise_at(rows).sqrt()
     of_vectors = torch.Generator().manual_seed(seed)
     for B in draws:
-        with added_vectors_drawn(prior, of_vectors):
-            f = prior.functions_at(rows, B)
+        with vectors_drawn(prior, of_vectors):
+            f = prior.functions_at(rows, B, of_vectors)
         eps = torch.randn(f.shape, generator=generator, dtype=torch.float64).to(f.device)
-        out = autoencoder.decode(f + noise_std * eps)
+        out = autoencoder.decode(f + noise_std * eps, sizes_in(rows))
         yield autoencoder.likelihood.mean(out), autoencoder.likelihood.variance(out)
 
 
 @torch.no_grad()
 def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) -> float:
-    """Mean over samples of E_q log p(y | z) - KL(q(z | y) || p(z | row, training data)), in nats."""
-    autoencoder, to_gp, total = model.autoencoder, model.prior.to_gp, 0.0
+    """Mean over samples of E_q log p(y | z) - KL(q(z | y) || p(z | row, training data)), in nats.
+
+    Each row has the best of three q: the encoder's, p(z | row) itself, and a normal around latents that were refined
+    through the decoder. Draws that choose are others than those that count, so that the choice does not flatter.
+    """
+    total = 0.0
     for batch in epoch:
-        mean, var = autoencoder.encode(batch.y, batch.mask)
-        z = mean + var.sqrt() * batch.noise(mean.shape[1])
-        nll = autoencoder.likelihood.nll(batch.y, autoencoder.decode(z), batch.mask).sum()
-        latents = latents_at(model, weights, batch.rows)
-        mean, var, p_var = to_gp(mean), to_gp(var), latents.var + latents.noise
-        kl = 0.5 * ((var + (mean - latents.mean).square()) / p_var - 1.0 + p_var.log() - var.log()).sum()
-        total -= float(nll) + float(kl)
+        fit = RowFit(model, batch, normal_at(model, weights, batch.rows))
+        of_choice, of_value = (derive_seed(batch.seed, part) for part in (1, 2))
+        q = fit.posterior()
+        chosen, value = fit.bound(q, of_choice, narrow=True)[0], fit.bound(q, of_value, narrow=True)[0]
+        for q, narrow in ((fit.before, False), (fit.encoded, True)):
+            tried, error = fit.bound(q, of_choice, narrow)
+            better = (tried - 3.0 * error > chosen) | chosen.isnan()  # not by the luck of the draws
+            chosen = torch.where(better, tried, chosen)
+            value = torch.where(better, fit.bound(q, of_value, narrow)[0], value)
+        total += float(value.sum())
     return total / epoch.n_rows
+
+
+@torch.no_grad()
+def refined_reconstruction(model: GPPriorVAE, batch: Batch, before: Normal) -> Tensor:
+    """E[y | z] at the latents that explain each sample best, from the encoder's and from p(z), (B, *shape)."""
+    autoencoder = model.autoencoder.with_sizes_of(batch)
+    return autoencoder.likelihood.mean(autoencoder.decode(RowFit(model, batch, before).best()))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
+from gppvae.data.batches import Batch
+from gppvae.data.sizes import sizes_in
 from gppvae.likelihoods import Likelihood
 
 LOGVAR_RANGE = (-15.0, 10.0)
@@ -24,6 +28,7 @@ class Autoencoder(nn.Module):
     def __init__(self, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood) -> None:
         super().__init__()
         self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
+        self.size: Tensor | None = None  # of the samples that are decoded, where `with_sizes_of` set it
 
     def encode(self, y: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and variance of q(z | y), (B, L) each."""
@@ -32,18 +37,35 @@ class Autoencoder(nn.Module):
 
     def encode_log(self, y: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of q(z | y), (B, L) each; the latter is kept where exp() is safe."""
-        seen = self.likelihood.encoder_input(y)
+        seen = self.likelihood.encoder_input(y) if mask is None else self.likelihood.masked_input(y, mask)
         inputs = [seen if mask is None else torch.where(mask, seen, torch.zeros_like(seen))]
         if getattr(self.encoder, "wants_mask", False):
             inputs.append(torch.ones_like(y, dtype=torch.bool) if mask is None else mask)
         mean, logvar = self.encoder(*inputs)
         return mean, logvar.clamp(*LOGVAR_RANGE)
 
-    def decode(self, z: Tensor) -> Tensor:
-        """The decoder's output at latents of any type and device."""
+    def decode(self, z: Tensor, size: Tensor | None = None) -> Tensor:
+        """The decoder's output at latents of any type and device, for these sizes, (B,), or a typical one."""
         like = next(self.decoder.parameters(), z)
-        return self.decoder(z.to(like.device).to(like.dtype))
+        return self.likelihood.sized(
+            self.decoder(z.to(like.device).to(like.dtype)), self.size if size is None else size
+        )
+
+    def with_sizes_of(self, batch: Batch) -> Autoencoder:
+        """The same networks, decoding the samples of this batch at their own sizes."""
+        other = copy.copy(self)
+        other.size = self.sizes(batch)
+        return other
+
+    def sizes(self, batch: Batch) -> Tensor | None:
+        """Sizes of the samples of a batch, (B,); None where the likelihood has none."""
+        return self.likelihood.sizes(batch.y, batch.mask, sizes_in(batch.rows))
+
+    def nll(self, batch: Batch, z: Tensor) -> Tensor:
+        """-log p(y | z) of each sample of a batch, (B,)."""
+        return self.likelihood.nll(batch.y, self.decode(z, self.sizes(batch)), batch.mask)
 
     def reconstruct(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
         """E[y | z] at the encoder's mean."""
-        return self.likelihood.mean(self.decode(self.encode(y, mask)[0]))
+        size = self.likelihood.sizes(y, mask, None)
+        return self.likelihood.mean(self.decode(self.encode(y, mask)[0], size))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.nets.conv import ConvDecoder, ConvEncoder, scale_for_depth
+from gppvae.nets.masked import MaskedEncoder, with_mask
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
 from gppvae.nets.shuffle import ShuffleDecoder
 
@@ -31,6 +32,7 @@ def build_networks(
     width: int | None = None,
     numbers_per_value: int = 1,
     generator: torch.Generator | None = None,
+    masked: bool = False,
 ) -> tuple[nn.Module, nn.Module]:
     """Encoder and decoder for samples of `shape`.
 
@@ -42,12 +44,13 @@ def build_networks(
         width: channels (or hidden units) of every layer; by default 8 for conv, 32 for wide and faces, 128 for mlp.
         numbers_per_value: k, numbers per value of a sample: the decoder returns (B, k, *shape), or (B, *shape) for one.
         generator: of the weights; torch's own when None.
+        masked: whether the encoder also sees which values were observed.
     """
     name, width = choose_network(name, shape, width)
     out = (numbers_per_value * shape[0], *shape[1:])
     # Weights drawn here are replaced below; the fork leaves torch's global generator as it was.
     with torch.random.fork_rng(devices=[], enabled=generator is not None):
-        encoder, decoder = _made(name, shape, out, latent_dim, width)
+        encoder, decoder = _made(name, shape, out, latent_dim, width, masked)
     if generator is not None:
         for network in (encoder, decoder):
             draw_weights(network, generator)
@@ -56,20 +59,21 @@ def build_networks(
         scale_for_depth(decoder.convolutions, generator)
     if numbers_per_value > 1:
         decoder = nn.Sequential(decoder, nn.Unflatten(1, (numbers_per_value, shape[0])))
-    return encoder, decoder
+    return (MaskedEncoder(encoder) if masked else encoder), decoder
 
 
 def _made(
-    name: str, shape: tuple[int, ...], out: tuple[int, ...], latent_dim: int, width: int
+    name: str, shape: tuple[int, ...], out: tuple[int, ...], latent_dim: int, width: int, masked: bool
 ) -> tuple[nn.Module, nn.Module]:
+    seen = with_mask(shape) if masked else shape
     if name == "mlp":
-        return MLPEncoder(shape, latent_dim, (width, width)), MLPDecoder(out, latent_dim, (width, width))
+        return MLPEncoder(seen, latent_dim, (width, width)), MLPDecoder(out, latent_dim, (width, width))
     if len(shape) != 3:
         raise ValueError(
             f"the {name!r} network needs images (samples, channels, height, width), got samples of shape {shape}; "
             "use network='mlp' for vectors"
         )
-    image, drawn = (shape[0], shape[1], shape[2]), (out[0], out[1], out[2])
+    image, drawn = (seen[0], seen[1], seen[2]), (out[0], out[1], out[2])
     if min(image[1:]) < 8:
         raise ValueError(f"the {name!r} network needs images of 8 x 8 or more, got {image[1:]}; use network='mlp'")
     stages, convs = (5, 2) if name == "faces" else (3, 1)

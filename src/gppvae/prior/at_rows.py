@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from gppvae.prior.blocks import BlockFeatures, NewIds, Places
 from gppvae.prior.closed_form import ConditionedAtRows
 from gppvae.prior.latents import Latents
 from gppvae.prior.layout import GroupedRows
 from gppvae.prior.lowrank import Assembled
-from gppvae.prior.posterior import LatentPosterior, condition
-from gppvae.prior.statistics import Sums, weighted_sums
+from gppvae.prior.posterior import Features, LatentPosterior, condition_blocks
+from gppvae.prior.statistics import BlockStatistics, Statistics, Sums, weighted_block_sums, weighted_sums
 
 
 @dataclass(frozen=True)
@@ -21,18 +22,24 @@ class RowFeatures:
 
     Attributes:
         features: V, (N, H).  noise: d, (N, 1).  sizes: L.
+        new: rows of ids that were not in the training set.
     """
 
-    features: list[Tensor]
+    features: list[Features]
     noise: list[Tensor]
     sizes: list[int]
+    new: list[NewIds | None]
 
     def __getitem__(self, rows: slice | Tensor) -> RowFeatures:
-        return RowFeatures([V[rows] for V in self.features], [d[rows] for d in self.noise], self.sizes)
+        """Some of these rows, of ids that are all known, as in training."""
+        return RowFeatures([V[rows] for V in self.features], [d[rows] for d in self.noise], self.sizes, self.new)
 
     def at(self, weights: LatentPosterior) -> Latents:
         """The latents of these rows at q(B). Cost: O(N H (H + L))."""
-        found = [(q.mean_at(V), q.var_at(V)) for V, q in zip(self.features, weights.parts, strict=True)]
+        found = []
+        for V, q, new in zip(self.features, weights.parts, self.new, strict=True):
+            var = q.var_at(V)
+            found.append((q.mean_at(V), var if new is None else var + new.variance()))
         return self._latents(found)
 
     def given(self, sums: Sums) -> Latents:
@@ -43,16 +50,23 @@ class RowFeatures:
         """
         found = []
         for V, own in zip(self.features, sums, strict=True):
-            S, R, _ = own.split()
-            found.append(ConditionedAtRows.apply(V, S[0], R[0]))
+            if isinstance(V, BlockFeatures):
+                assert isinstance(own, BlockStatistics)
+                found.append(blocks_given(V, own))
+            else:
+                S, R, _ = own.split()
+                found.append(ConditionedAtRows.apply(V, S[0], R[0]))
         return self._latents(found)
 
     def sums(self, z: Tensor) -> Sums:
         """S and R over these rows with latents `z` (N, L), over whole features. Cost: O(N H (H + L))."""
-        found = []
+        found: Sums = []
         for V, d, own in zip(self.features, self.noise, z.split(self.sizes, dim=1), strict=True):
             c = d.reciprocal()
-            found.append(weighted_sums(GroupedRows(V), c, c * own))
+            if isinstance(V, BlockFeatures):
+                found.append(weighted_block_sums(V, c, c * own))
+            else:
+                found.append(weighted_sums(GroupedRows(V), c, c * own))
         return found
 
     def _latents(self, found: list[tuple[Tensor, Tensor]]) -> Latents:
@@ -62,13 +76,25 @@ class RowFeatures:
         return Latents(joined(means), joined(variances), joined(noises))
 
 
-def given(sums: Sums) -> LatentPosterior:
-    """q(B) of S and R over whole features."""
-    found = []
-    for own in sums:
-        S, R, _ = own.split()
-        found.append(condition(Assembled(S[0], R[0], None, own.sums)))
-    return LatentPosterior(tuple(found))
+def over_whole(sums: Statistics) -> Assembled:
+    """S and R of sums over whole features."""
+    S, R, _ = sums.split()
+    return Assembled(S[0], R[0], None, sums.sums)
+
+
+def blocks_given(V: BlockFeatures, sums: BlockStatistics) -> tuple[Tensor, Tensor]:
+    """Mean (N, L) and variance (N, 1) of f at rows, at the q(B) of S and R.
+
+    Only the ids of these rows and of changes to the sums are looked at. All others were integrated out when the sums
+    were made, so a batch costs the same however many ids there are.
+    """
+    blocks = torch.cat([V.block, *(which for which, _ in sums.parts)]).unique()
+    H0, R = V.shared.shape[1], V.own.shape[1]
+    places = torch.arange(H0 + len(blocks) * R, device=blocks.device)
+    near = Places(places[:H0], places[H0:].view(len(blocks), R))
+    q = condition_blocks(sums.only(blocks).assembled(), near, len(places))
+    V = replace(V, block=torch.searchsorted(blocks, V.block), places=near)
+    return q.mean_at(V), q.var_at(V)
 
 
 def joined(parts: list[Tensor]) -> Tensor:

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gppvae.prior.arrowhead import Arrowhead, ArrowheadSums
+from gppvae.prior.blocks import BlockFeatures, Places
+
 
 class GPTerm(torch.autograd.Function):
     """The formula of `lowrank.gp_nll`: several times cheaper than back-propagating through a Cholesky factor.
@@ -53,17 +56,17 @@ class PseudoPosterior:
     """q(B) = N(m, Sigma) given pseudo-observations, and the gradient of the whole bound with respect to their sums.
 
     Attributes:
-        m: (H, L).  Sigma: (H, H).  kl: KL(q(B) || N(0, I)).
+        m: (H, L).  Sigma: (H, H), or its blocks.  kl: KL(q(B) || N(0, I)).
         dR: gradient with respect to R, (H, L).
-        dS: that with respect to S is dS - (dR m' + m dR') / 2, (H, H).
+        dS: that with respect to S is dS - (dR m' + m dR') / 2, (H, H) or its blocks.
         late: whether the gradients were estimated from rows seen earlier, without a row's effect on itself.
     """
 
     m: Tensor
-    Sigma: Tensor
+    Sigma: Tensor | Arrowhead
     kl: Tensor
     dR: Tensor
-    dS: Tensor
+    dS: Tensor | Arrowhead
     late: bool
 
 
@@ -92,6 +95,35 @@ def condition_on_pseudo(S: Tensor, R: Tensor, A: Tensor, G: Tensor, late: bool) 
     return PseudoPosterior(m, Sigma, kl, Sigma @ (G + m), dS, late)
 
 
+@torch.no_grad()
+def condition_blocks_on_pseudo(
+    full: ArrowheadSums, asks: ArrowheadSums, known: float, places: Places, rank: int
+) -> PseudoPosterior:
+    """As `condition_on_pseudo`, where S and A are arrowheads: dS = L/2 Sigma - Sigma (A + L/2 I) Sigma.
+
+    Args:
+        full: S and R.  asks: A and G over a share `known` of the rows.  rank: H.
+    """
+    L = full.R[0].shape[1]
+    C = full.S.plus_identity().factor()
+    m, Sigma = C.solve(full.R), C.inverse()
+    dS = Sigma.times(0.5 * L).plus(C.sandwich(asks.S.times(1.0 / known).plus_identity(0.5 * L)), -1.0)
+    dR = C.solve((asks.R[0] / known + m[0], asks.R[1] / known + m[1]))
+    squares = m[0].square().sum() + m[1].square().sum()
+    kl = 0.5 * (squares + L * (Sigma.trace() - places.n_weights + C.logdet()))
+    zeros = m[0].new_zeros(rank, L)
+    return PseudoPosterior(places.put(*m, zeros), Sigma, kl, places.put(*dR, zeros), dS, late=known != 1.0)
+
+
+def _times(V: Tensor | BlockFeatures, matrix: Tensor | Arrowhead) -> Tensor:
+    """V times a symmetric matrix, at the entries that V has."""
+    if isinstance(V, BlockFeatures):
+        assert isinstance(matrix, Arrowhead)
+        return matrix.at(V.shared, V.own, V.block)
+    assert isinstance(matrix, Tensor)
+    return V @ matrix
+
+
 class PosteriorAtRows(torch.autograd.Function):
     """f = V m and s = diag(V Sigma V') at a q(B) that depends on the pseudo-observations of *all* rows.
 
@@ -108,28 +140,42 @@ class PosteriorAtRows(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, V: Tensor, mean: Tensor, noise: Tensor, given: PseudoPosterior, n: int
+        ctx: Any,
+        x: Tensor,
+        mean: Tensor,
+        noise: Tensor,
+        given: PseudoPosterior,
+        n: int,
+        blocks: BlockFeatures | None = None,
     ) -> tuple[Tensor, Tensor]:
-        P = V @ given.Sigma
-        f, s = V @ given.m, (V * P).sum(1, keepdim=True)
-        ctx.save_for_backward(V, mean, noise, P, f, s)
-        ctx.given, ctx.n = given, n
+        """x is V, or the entries of V that are in blocks, (N, H0 + R)."""
+        V = x if blocks is None else blocks
+        P = _times(V, given.Sigma)
+        f, s = V @ given.m, (x * P).sum(1, keepdim=True)
+        ctx.save_for_backward(x, mean, noise, P, f, s)
+        ctx.given, ctx.n, ctx.blocks = given, n, blocks
         return f, s
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g, h), given = grads, ctx.given
-        V, mean, noise, P, f, s = ctx.saved_tensors
+        x, mean, noise, P, f, s = ctx.saved_tensors
+        V = x if ctx.blocks is None else ctx.blocks
         c, r = noise.reciprocal().unsqueeze(1), mean - f  # (n, 1), (n, L)
         shared, own = c / ctx.n, c * float(given.late)
-        D, b = V @ given.dS, V @ given.dR
-        sD, gr = (V * D).sum(1, keepdim=True), (g * r).sum(1, keepdim=True)
+        D, b = _times(V, given.dS), V @ given.dR
+        sD, gr = (x * D).sum(1, keepdim=True), (g * r).sum(1, keepdim=True)
         dmu = shared * b + own * s * g
-        dV = (g - dmu) @ given.m.T + (shared * r) @ given.dR.T
+        dV = _back(V, g - dmu, given.m) + _back(V, shared * r, given.dR)
         dV = dV + (2.0 * h + own * (gr - 2.0 * h * s)) * P + 2.0 * shared * D
         of_all = sD if given.late else sD + (r * b).sum(1, keepdim=True)
         dd = -c * (shared * of_all + own * s * (gr - h * s))
-        return dV, dmu, dd.squeeze(1), None, None
+        return dV, dmu, dd.squeeze(1), None, None, None
+
+
+def _back(V: Tensor | BlockFeatures, g: Tensor, B: Tensor) -> Tensor:
+    """g B', the gradient of V B with respect to the entries that V has."""
+    return V.back(g, B) if isinstance(V, BlockFeatures) else g @ B.T
 
 
 class ConditionedAtRows(torch.autograd.Function):

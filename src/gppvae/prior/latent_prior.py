@@ -11,6 +11,7 @@ The second is the first with no features and alpha = 1, so no formula below need
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Sequence
 from typing import cast
@@ -18,15 +19,41 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from gppvae.data.sizes import SIZE, code_sizes
 from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.base import Kernel, Leaf
-from gppvae.prior.at_rows import RowFeatures, joined
-from gppvae.prior.closed_form import PosteriorAtRows, PseudoPosterior, condition_on_pseudo
+from gppvae.kernels.ids import IdLeaf
+from gppvae.prior.arrowhead import arrowhead_nll
+from gppvae.prior.at_rows import RowFeatures, joined, over_whole
+from gppvae.prior.blocks import BlockFeatures, BlockLayout, NewIds, Places, block_column
+from gppvae.prior.closed_form import (
+    PosteriorAtRows,
+    PseudoPosterior,
+    condition_blocks_on_pseudo,
+    condition_on_pseudo,
+)
 from gppvae.prior.latents import Latents
 from gppvae.prior.layout import Layout, plan_layout
 from gppvae.prior.lowrank import assemble, gp_nll
-from gppvae.prior.posterior import LatentPosterior, SharedCovariance, condition
-from gppvae.prior.statistics import Statistics, Sums, statistics, weighted_sums
+from gppvae.prior.posterior import (
+    DiagonalCovariance,
+    Features,
+    LatentPosterior,
+    WeightPosterior,
+    condition,
+    condition_blocks,
+)
+from gppvae.prior.statistics import (
+    BlockStatistics,
+    Statistics,
+    Sums,
+    block_statistics,
+    statistics,
+    weighted_block_sums,
+    weighted_sums,
+)
+
+log = logging.getLogger("gppvae")
 
 
 class LatentGroup(nn.Module):
@@ -36,7 +63,12 @@ class LatentGroup(nn.Module):
         kernel: None for the ordinary VAE prior.
         n_latents: L of this group.
         alpha: latent noise variance to start from; without a kernel it is 1 and stays so.
+
+    Attributes:
+        least_in_blocks: number of features from which on the ids of a column have blocks of their own in the algebra.
     """
+
+    least_in_blocks: int = 512
 
     def __init__(self, kernel: Kernel | None, n_latents: int, alpha: float) -> None:
         super().__init__()
@@ -44,6 +76,7 @@ class LatentGroup(nn.Module):
         start = torch.tensor(math.log(alpha) if kernel is not None else 0.0, dtype=torch.float64)
         self.log_alpha = nn.Parameter(start, requires_grad=kernel is not None)
         self.layout = Layout(kernel)
+        self._split: tuple[object, BlockLayout | None] = (None, None)
 
     @property
     def alpha(self) -> Tensor:
@@ -55,11 +88,73 @@ class LatentGroup(nn.Module):
         """H, the number of features; 0 without a kernel."""
         return 0 if self.kernel is None else self.kernel.rank
 
-    def features(self, rows: Rows) -> Tensor:
+    @property
+    def split(self) -> BlockLayout | None:
+        """The split of features into shared ones and those of each id; None when no id has features of its own."""
+        key = None if self.kernel is None else block_column(self.kernel)
+        if self.kernel is None or key is None:
+            return None
+        state = key, self.kernel.device, [leaf.rank for leaf in self.kernel.leaves()]
+        if self._split[0] != state:
+            self._split = state, BlockLayout(self.kernel, key)
+        return self._split[1]
+
+    @property
+    def blocks(self) -> BlockLayout | None:
+        """The same where there are so many features that the algebra is done by blocks."""
+        return self.split if self.rank >= self.least_in_blocks else None
+
+    def new_ids(self, rows: Rows) -> NewIds | None:
+        """Features of the rows of ids that were not in the training set; None when there are no such ids."""
+        split = self.split
+        if split is None or len(rows.columns[split.key].values) == split.n_blocks:
+            return None
+        return split.features(rows).new
+
+    @property
+    def places(self) -> Places | None:
+        """Of the weights, where these are in blocks."""
+        return None if self.blocks is None else self.blocks.places
+
+    def features(self, rows: Rows) -> Features:
         """V, (N, H)."""
         if self.kernel is None:
             return self.log_alpha.new_zeros(len(rows), 0)
-        return self.kernel.features(rows)
+        return self.kernel.features(rows) if self.blocks is None else self.blocks.features(rows)
+
+    def statistics(self, rows: Rows, mean: Tensor, var: Tensor | None, noise: Tensor) -> Statistics:
+        """Sums over rows; see `statistics` in prior/statistics.py."""
+        if self.blocks is None:
+            return statistics(self.layout.rows(rows), mean, var, noise)
+        return block_statistics(self.blocks.features(rows), mean, var, noise)
+
+    def weighted_sums(self, rows: Rows, weight: Tensor, values: Tensor) -> Statistics:
+        """Sums of weight v v' and of v values'."""
+        if self.blocks is None:
+            return weighted_sums(self.layout.rows(rows), weight, values)
+        return weighted_block_sums(self.blocks.features(rows), weight, values)
+
+    def nll(self, sums: Statistics) -> Tensor:
+        """Expected negative log density of the latents, from the sums over all rows."""
+        return (
+            arrowhead_nll(sums.assembled())
+            if isinstance(sums, BlockStatistics)
+            else gp_nll(assemble(sums, self.layout))
+        )
+
+    def condition(self, sums: Statistics) -> WeightPosterior:
+        """q(B) given the latents that were summed."""
+        if isinstance(sums, BlockStatistics) and self.places is not None:
+            return condition_blocks(sums.assembled(), self.places, self.rank)
+        return condition(assemble(sums, self.layout))
+
+    def condition_on_pseudo(self, observed: Statistics, wanted: Statistics) -> PseudoPosterior:
+        """q(B) given pseudo-observations, with the gradient of the bound with respect to their sums."""
+        known = float(wanted.sums[3] / observed.sums[3])
+        if isinstance(observed, BlockStatistics) and isinstance(wanted, BlockStatistics) and self.places is not None:
+            return condition_blocks_on_pseudo(observed.assembled(), wanted.assembled(), known, self.places, self.rank)
+        full, asks = assemble(observed, self.layout), assemble(wanted, self.layout)
+        return condition_on_pseudo(full.S, full.R, asks.S / known, asks.R / known, late=known != 1.0)
 
     def noise(self, rows: Rows, training: bool) -> Tensor:
         """d, () or (N,): alpha, plus the prior variance that the features of these rows do not carry.
@@ -78,12 +173,23 @@ class LatentPrior(nn.Module):
     Args:
         groups: (kernel, number of latents) of each group, in the order of the latents.
         alpha: latent noise variance to start from.
+
+    Attributes:
+        size_column: column with the sizes of samples, which coded rows carry along for the
+            likelihood; None for none. A column of the name "(size)" comes before it.
     """
+
+    size_column: str | None = None
 
     def __init__(self, groups: Sequence[tuple[Kernel | None, int]], alpha: float = 0.1) -> None:
         super().__init__()
         self.members = nn.ModuleList([LatentGroup(kernel, n, alpha) for kernel, n in groups])
         self.sizes = [n for _, n in groups]
+        # Mean and covariance of z over the training rows, measured at the end of a fit; the VAE's prior before.
+        self.typical_mean: Tensor
+        self.typical_cov: Tensor
+        self.register_buffer("typical_mean", torch.zeros(sum(self.sizes), dtype=torch.float64))
+        self.register_buffer("typical_cov", torch.eye(sum(self.sizes), dtype=torch.float64))
 
     # -- what it is
 
@@ -101,6 +207,11 @@ class LatentPrior(nn.Module):
     def kernels(self) -> list[Kernel]:
         """Kernels of the groups that have one."""
         return [group.kernel for group in self.groups if group.kernel is not None]
+
+    @property
+    def n_blocks(self) -> int:
+        """Ids with blocks of features of their own, of the kernel that has most; 0 where the algebra has no blocks."""
+        return max(0 if group.blocks is None else group.blocks.n_blocks for group in self.groups)
 
     @property
     def device(self) -> torch.device:
@@ -143,17 +254,44 @@ class LatentPrior(nn.Module):
         for kernel in self.kernels:
             kernel.bind(table, generator)
 
-    def code(self, table: Table) -> Rows:
-        """The table as the kernels read it; unknown ids and non-numeric values are errors that name them."""
+    def code(self, table: Table, new_ids: bool = True) -> Rows:
+        """The table as the kernels read it; unknown ids and non-numeric values are errors that name them.
+
+        Args:
+            new_ids: accept ids that were not in the training set in columns whose ids have nothing but blocks of their
+                own: these have their prior. A line in the log tells which.
+        """
+        readers: dict[str, list[Leaf]] = {}
+        for leaf in self.leaves():
+            readers.setdefault(leaf.key, []).append(leaf)
         columns: dict[str, Column] = {}
-        for kernel in self.kernels:
-            columns |= kernel.code(table).columns
+        for key, leaves in readers.items():
+            # Ids added to some kernels of a column are unknown to the others: the one that knows most has the numbers.
+            leaf = max(leaves, key=lambda leaf: len(leaf.levels) if isinstance(leaf, IdLeaf) else 0)
+            if new_ids and isinstance(leaf, IdLeaf) and self._only_in_blocks(key):
+                columns[key] = leaf.code_leaf(table, new_ids=True)
+                _tell_new_ids(leaf, len(columns[key].values))
+            else:
+                columns[key] = leaf.code_leaf(table)
+        for name in (SIZE, self.size_column):
+            if name is not None and name in table.columns and SIZE not in columns:
+                columns[SIZE] = code_sizes(table, name)
         return Rows(columns, len(table)).to(self.device)
+
+    def _only_in_blocks(self, key: str) -> bool:
+        """Whether the ids of a column have blocks of features of their own, and stand for nothing else."""
+        for group in self.groups:
+            readers = [] if group.kernel is None else [leaf for leaf in group.kernel.leaves() if leaf.key == key]
+            split = group.split
+            if readers and (split is None or split.key != key or not all(map(split.is_block, readers))):
+                return False
+        return True
 
     def plan(self, rows: Rows, batch_size: int) -> None:
         """Choose the layout in which the training rows are summed."""
         for group in self.groups:
-            group.layout = plan_layout(group.kernel, rows, batch_size)
+            if group.blocks is None:
+                group.layout = plan_layout(group.kernel, rows, batch_size)
 
     # -- sums over rows, and what follows from them
 
@@ -165,34 +303,45 @@ class LatentPrior(nn.Module):
         means = self.to_gp(mean).split(self.sizes, dim=1)
         variances = [None] * len(means) if var is None else self.to_gp(var).split(self.sizes, dim=1)
         return [
-            statistics(group.layout.rows(rows), own, own_var, group.noise(rows, training=True))
+            group.statistics(rows, own, own_var, group.noise(rows, training=True))
             for group, own, own_var in zip(self.groups, means, variances, strict=True)
         ]
 
     def nll(self, totals: Sums) -> Tensor:
         """Expected negative log density of all latents, from the sums over all rows. Cost: O(H^3 + H^2 L)."""
-        parts = [gp_nll(assemble(sums, group.layout)) for group, sums in self._with(totals)]
+        parts = [group.nll(sums) for group, sums in self._with(totals)]
         return functools.reduce(torch.add, parts)
 
     def posterior(self, totals: Sums) -> LatentPosterior:
         """q(B) given the latents that were summed, the encoder's uncertainty in them integrated out if it was."""
-        full = [assemble(sums, group.layout) for group, sums in self._with(totals)]
-        return LatentPosterior(tuple(condition(part) for part in full))
+        return LatentPosterior(tuple(group.condition(sums) for group, sums in self._with(totals)))
 
     def over_features(self, totals: Sums) -> Sums:
         """S and R of these sums over whole features, whatever the layout in which rows are summed."""
-        found = []
+        found: Sums = []
         for group, own in self._with(totals):
+            if isinstance(own, BlockStatistics):
+                found.append(own)
+                continue
             full = assemble(own, group.layout)
             found.append(Statistics(torch.cat([full.S, full.R], dim=1).unsqueeze(0), own.sums, own.n_latents))
         return found
+
+    def given(self, totals: Sums) -> LatentPosterior:
+        """q(B) of S and R over whole features, as `over_features` gives them."""
+        return LatentPosterior(
+            tuple(
+                group.condition(own) if isinstance(own, BlockStatistics) else condition(over_whole(own))
+                for group, own in self._with(totals)
+            )
+        )
 
     def before_data(self) -> LatentPosterior:
         """q(B) before any data: N(0, I)."""
         parts = []
         for group in self.groups:
             zeros = group.log_alpha.detach().new_zeros(group.rank, group.n_latents)
-            parts.append(SharedCovariance(zeros, torch.eye(group.rank).to(zeros), zeros.new_zeros(())))
+            parts.append(DiagonalCovariance(zeros, torch.ones_like(zeros)))
         return LatentPosterior(tuple(parts))
 
     def _with(self, totals: Sums) -> zip[tuple[LatentGroup, Statistics]]:
@@ -211,11 +360,21 @@ class LatentPrior(nn.Module):
     def features_at(self, rows: Rows, training: bool = True) -> RowFeatures:
         """Features and noise of rows, for several questions about them; `training` as in `at`."""
         noise = [group.noise(rows, training).reshape(-1, 1).expand(len(rows), 1) for group in self.groups]
-        return RowFeatures([group.features(rows) for group in self.groups], noise, self.sizes)
+        new = [group.new_ids(rows) for group in self.groups]
+        return RowFeatures([group.features(rows) for group in self.groups], noise, self.sizes, new)
 
-    def functions_at(self, rows: Rows, draws: Sequence[Tensor]) -> Tensor:
-        """f at rows for one draw of B per group, (N, L)."""
-        return joined([group.features(rows) @ B for group, B in zip(self.groups, draws, strict=True)])
+    def functions_at(self, rows: Rows, draws: Sequence[Tensor], of_new_ids: torch.Generator | None = None) -> Tensor:
+        """f at rows for one draw of B per group, (N, L).
+
+        Args:
+            of_new_ids: draws the weights of ids that were not in the training set; zero, their mean, without it.
+        """
+        parts = []
+        for group, B in zip(self.groups, draws, strict=True):
+            f = group.features(rows) @ B
+            new = None if of_new_ids is None else group.new_ids(rows)
+            parts.append(f if new is None or of_new_ids is None else f + new.drawn(group.n_latents, of_new_ids))
+        return joined(parts)
 
     def noise_at(self, rows: Rows, training: bool = False) -> Tensor:
         """Variance of eta plus the residual variance of the rows, (N, L); `training` as in `at`."""
@@ -243,14 +402,14 @@ class LatentPrior(nn.Module):
         """S and R over rows with pseudo-observations `mean` (N, L) of these noises."""
         means = mean.split(self.sizes, dim=1)
         return [
-            statistics(group.layout.rows(rows), own, None, own_noise)
+            group.statistics(rows, own, None, own_noise)
             for group, own, own_noise in zip(self.groups, means, noise, strict=True)
         ]
 
     def wanted_statistics(self, rows: Rows, by_mean: Tensor, by_var: Tensor) -> Sums:
         """Sums of the gradients with respect to the mean and variance of f, (N, L) each: G and A of docs/math.md."""
         parts = zip(self.groups, by_mean.split(self.sizes, 1), by_var.split(self.sizes, 1), strict=True)
-        return [weighted_sums(group.layout.rows(rows), h.sum(1, keepdim=True), g) for group, g, h in parts]
+        return [group.weighted_sums(rows, h.sum(1, keepdim=True), g) for group, g, h in parts]
 
     def condition_on_pseudo(self, observed: Sums, wanted: Sums) -> list[PseudoPosterior]:
         """q(B) given pseudo-observations, with the gradient of the bound with respect to their sums.
@@ -258,12 +417,8 @@ class LatentPrior(nn.Module):
         Args:
             observed: sums over all rows.  wanted: over all rows, or over some of them, scaled up to all.
         """
-        found = []
-        for group, own, asked in zip(self.groups, observed, wanted, strict=True):
-            known = float(asked.sums[3] / own.sums[3])
-            full, asks = assemble(own, group.layout), assemble(asked, group.layout)
-            found.append(condition_on_pseudo(full.S, full.R, asks.S / known, asks.R / known, late=known != 1.0))
-        return found
+        parts = zip(self.groups, observed, wanted, strict=True)
+        return [group.condition_on_pseudo(own, asked) for group, own, asked in parts]
 
     def at_pseudo(
         self, rows: Rows, mean: Tensor, noise: list[Tensor], given: list[PseudoPosterior], n: int
@@ -276,7 +431,18 @@ class LatentPrior(nn.Module):
         means, variances = [], []
         parts = zip(self.groups, mean.split(self.sizes, dim=1), noise, given, strict=True)
         for group, own, own_noise, q in parts:
-            f, s = PosteriorAtRows.apply(group.features(rows), own, own_noise, q, n)
+            V = group.features(rows)
+            x, blocks = (V.x, V.detach()) if isinstance(V, BlockFeatures) else (V, None)
+            f, s = PosteriorAtRows.apply(x, own, own_noise, q, n, blocks)
             means.append(f)
             variances.append(s.expand_as(f))
         return joined(means), joined(variances)
+
+
+def _tell_new_ids(leaf: IdLeaf, n_ids: int) -> None:
+    new = n_ids - len(leaf.levels)
+    if new:
+        log.warning(
+            "%d ids of column %r were not in the training set: what %s says of them is its prior",
+            new, leaf.column, leaf.text(),
+        )  # fmt: skip

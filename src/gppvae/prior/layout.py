@@ -22,6 +22,8 @@ from gppvae.data.table import Rows
 from gppvae.kernels.base import Kernel, rowwise_outer
 
 SMALL_PRODUCT = 3e5  # multiplications that take as long as starting one more small matrix product
+FEW_ROWS = 4  # per group, below which outer products are summed row by row
+MAX_ROW_PRODUCTS = 2**23  # numbers in those
 MAX_GROUPED_SUMS = 2**26  # numbers in the sums per value; beyond it the column is not split off
 
 
@@ -42,6 +44,10 @@ class GroupedRows:
         if self.group is None:
             return (self.x.T @ right).unsqueeze(0)
         N, M = self.x.shape
+        if FEW_ROWS * self.n_groups > N and N * M * right.shape[1] < MAX_ROW_PRODUCTS:
+            # Groups of a row or two: row by row, (N, M, B), is less work than a product for each.
+            products = self.x.unsqueeze(2) * right.unsqueeze(1)
+            return products.new_zeros(self.n_groups, M, right.shape[1]).index_add(0, self.group, products)
         if N * M * right.shape[1] < SMALL_PRODUCT:
             # Few rows: put x_n into the columns of its group, (N, Q M), and one product replaces Q.
             spread = self.x.new_zeros(N, self.n_groups, M)

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gppvae.prior.arrowhead import Arrowhead, ArrowheadSums, Factor
+from gppvae.prior.blocks import BlockFeatures, Places
 from gppvae.prior.lowrank import Assembled
+
+FACTOR_PARTS = ("own", "arms", "shared")  # of an arrowhead, in files
+Features = Tensor | BlockFeatures  # V, (N, H)
 
 
 class WeightPosterior(abc.ABC):
@@ -17,13 +22,17 @@ class WeightPosterior(abc.ABC):
 
     mean: Tensor
 
-    def mean_at(self, V: Tensor) -> Tensor:
+    def mean_at(self, V: Features) -> Tensor:
         """E f at feature rows, (N, L). Cost O(N H L)."""
         return V @ self.mean
 
     @abc.abstractmethod
-    def var_at(self, V: Tensor) -> Tensor:
+    def var_at(self, V: Features) -> Tensor:
         """Var f at feature rows, (N, L) or (N, 1) when it is the same for all latent dimensions."""
+
+    def covariance_at(self, V: Features) -> Tensor:
+        """Covariance of f between latent dimensions at each feature row, (N, L, L); diagonal unless said otherwise."""
+        return torch.diag_embed(self.var_at(V).expand(len(V), self.mean.shape[1]))
 
     @abc.abstractmethod
     def times_root(self, eps: Tensor) -> Tensor:
@@ -55,7 +64,7 @@ class SharedCovariance(WeightPosterior):
     root: Tensor
     logdet: Tensor
 
-    def var_at(self, V: Tensor) -> Tensor:
+    def var_at(self, V: Features) -> Tensor:
         return (V @ self.root).square().sum(1, keepdim=True)
 
     def times_root(self, eps: Tensor) -> Tensor:
@@ -76,7 +85,7 @@ class DiagonalCovariance(WeightPosterior):
     mean: Tensor
     std: Tensor
 
-    def var_at(self, V: Tensor) -> Tensor:
+    def var_at(self, V: Features) -> Tensor:
         return V.square() @ self.std.square()
 
     def times_root(self, eps: Tensor) -> Tensor:
@@ -88,6 +97,203 @@ class DiagonalCovariance(WeightPosterior):
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "std": self.std}
+
+
+@dataclass(frozen=True)
+class BlockCovariance(WeightPosterior):
+    """Every latent dimension has the same Sigma = C^-1 W C^-1, C and W arrowheads over the ids of a column.
+
+    Attributes:
+        mean: (H, L).  C: I + S, factored.  W: C + T/L, factored; the same object when no variances were summed.
+        places: of the weights.
+    """
+
+    mean: Tensor
+    C: Factor
+    W: Factor
+    places: Places
+
+    @functools.cached_property
+    def blocks(self) -> Arrowhead:
+        """The blocks of Sigma that rows see."""
+        return self.C.inverse() if self.W is self.C else self.C.sandwich(self.W.matrix())
+
+    def var_at(self, V: Features) -> Tensor:
+        if isinstance(V, Tensor):  # rows of several ids at once, as averages are
+            return _quadratic(self.C, self.W, self.places, V).unsqueeze(1)
+        return (V.x * self.blocks.at(V.shared, V.own, V.block)).sum(1, keepdim=True).clamp_min(0.0)
+
+    def times_root(self, eps: Tensor) -> Tensor:
+        return self.places.put(*self.C.solve(self.W.times(self.places.take(eps))), eps)
+
+    def kl(self) -> Tensor:
+        L, logdet = self.mean.shape[1], self.W.logdet() - 2.0 * self.C.logdet()
+        return 0.5 * (self.mean.square().sum() + L * (self.blocks.trace() - self.places.n_weights - logdet))
+
+    def tensors(self) -> dict[str, Tensor]:
+        factors = {"C": self.C} if self.W is self.C else {"C": self.C, "W": self.W}
+        named = {f"{name}_{part}": getattr(factor, part) for name, factor in factors.items() for part in FACTOR_PARTS}
+        return {"mean": self.mean, "places_shared": self.places.shared, "places_own": self.places.own} | named
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> BlockCovariance:
+        """The posterior whose `tensors()` these are."""
+        C, W = (Factor(*(tensors[f"{name}_{part}"] for part in FACTOR_PARTS)) if f"{name}_own" in tensors else None
+                for name in "CW")  # fmt: skip
+        assert C is not None
+        return cls(tensors["mean"], C, W or C, Places(tensors["places_shared"], tensors["places_own"]))
+
+
+def _quadratic(C: Factor, W: Factor, places: Places, V: Tensor) -> Tensor:
+    """v'C^-1 W C^-1 v for dense rows v of V, (N,)."""
+    v_0, v_p = places.take(V.T)
+    m = C.solve((v_0, v_p))
+    w_0, w_p = (v_0, v_p) if W is C else W.matrix().times_tall(m)
+    return (m[0] * w_0).sum(0) + (m[1] * w_p).sum((0, 1))
+
+
+def condition_blocks(full: ArrowheadSums, places: Places, rank: int) -> BlockCovariance:
+    """As `condition`, where C is an arrowhead. Cost: O(P R (R + H0) (R + H0 + L)), H0 the shared features.
+
+    Args:
+        rank: H.
+    """
+    S = full.S.plus_identity()
+    C, L = S.factor(), full.R[0].shape[1]
+    mean = places.put(*C.solve(full.R), full.R[0].new_zeros(rank, L))
+    return BlockCovariance(mean, C, C if full.T is None else S.plus(full.T, 1.0 / L).factor(), places)
+
+
+class Rotated(WeightPosterior):
+    """Independent along L orthogonal directions u_k of the latents: B = m + sum_k Sigma_k^(1/2) eps_k u_k'.
+
+    Directions next to each other in order may share a Sigma: with K of them, direction k has number k K // L.
+
+    Attributes:
+        basis: U, directions as columns, (L, L).
+    """
+
+    basis: Tensor
+
+    @property
+    @abc.abstractmethod
+    def n_covariances(self) -> int:
+        """K."""
+
+    @abc.abstractmethod
+    def each_var_at(self, V: Features) -> Tensor:
+        """v'Sigma_k v at feature rows, (N, K)."""
+
+    @abc.abstractmethod
+    def times_each_root(self, number: int, eps: Tensor) -> Tensor:
+        """Sigma_k^(1/2) eps, (H, n)."""
+
+    @abc.abstractmethod
+    def each_kl(self) -> Tensor:
+        """tr Sigma_k - H - log |Sigma_k|, (K,)."""
+
+    @property
+    def shared(self) -> Tensor:
+        """Which Sigma each direction has, (L,)."""
+        L = self.mean.shape[1]
+        return torch.arange(L, device=self.mean.device) * self.n_covariances // L
+
+    def var_along(self, V: Features) -> Tensor:
+        """Var of f along each direction at feature rows, (N, L)."""
+        return self.each_var_at(V)[:, self.shared]
+
+    def var_at(self, V: Features) -> Tensor:
+        return self.var_along(V) @ self.basis.square().T
+
+    def covariance_at(self, V: Features) -> Tensor:
+        return (self.basis * self.var_along(V).unsqueeze(1)) @ self.basis.T
+
+    def times_root(self, eps: Tensor) -> Tensor:
+        numbers = enumerate(self.shared.tolist())
+        along = torch.cat([self.times_each_root(k, eps[:, n : n + 1]) for n, k in numbers], dim=1)
+        return along @ self.basis.T
+
+    def kl(self) -> Tensor:
+        return 0.5 * (self.mean.square().sum() + self.each_kl()[self.shared].sum())
+
+
+@dataclass(frozen=True)
+class RotatedCovariance(Rotated):
+    """Dense roots of the covariances.
+
+    Attributes:
+        mean: (H, L).  basis: (L, L).  roots: of Sigma, (K, H, H).  logdets: log |Sigma|, (K,).
+    """
+
+    mean: Tensor
+    basis: Tensor
+    roots: Tensor
+    logdets: Tensor
+
+    @property
+    def n_covariances(self) -> int:
+        return len(self.roots)
+
+    def each_var_at(self, V: Features) -> Tensor:
+        return torch.stack([(V @ root).square().sum(1) for root in self.roots], dim=1)
+
+    def times_each_root(self, number: int, eps: Tensor) -> Tensor:
+        return self.roots[number] @ eps
+
+    def each_kl(self) -> Tensor:
+        return self.roots.square().sum((1, 2)) - self.mean.shape[0] - self.logdets
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "basis": self.basis, "roots": self.roots, "logdets": self.logdets}
+
+
+@dataclass(frozen=True)
+class RotatedBlocks(Rotated):
+    """Sigma_k = C_k^-1 with C_k arrowheads over the ids of a column.
+
+    Attributes:
+        mean: (H, L).  basis: (L, L).  factors: of C_k, K of them.  places: of the weights.
+    """
+
+    mean: Tensor
+    basis: Tensor
+    factors: tuple[Factor, ...]
+    places: Places
+
+    @property
+    def n_covariances(self) -> int:
+        return len(self.factors)
+
+    @functools.cached_property
+    def blocks(self) -> list[Arrowhead]:
+        """The blocks of each Sigma that rows see."""
+        return [C.inverse() for C in self.factors]
+
+    def each_var_at(self, V: Features) -> Tensor:
+        if isinstance(V, Tensor):  # rows of several ids at once, as averages are
+            return torch.stack([_quadratic(C, C, self.places, V) for C in self.factors], dim=1)
+        each = [(V.x * Sigma.at(V.shared, V.own, V.block)).sum(1) for Sigma in self.blocks]
+        return torch.stack(each, dim=1).clamp_min(0.0)
+
+    def times_each_root(self, number: int, eps: Tensor) -> Tensor:
+        C = self.factors[number]
+        return self.places.put(*C.solve(C.times(self.places.take(eps))), eps)
+
+    def each_kl(self) -> Tensor:
+        each = [Sigma.trace() + C.logdet() for Sigma, C in zip(self.blocks, self.factors, strict=True)]
+        return torch.stack(each) - self.places.n_weights
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {"mean": self.mean, "basis": self.basis}
+        found |= {"places_shared": self.places.shared, "places_own": self.places.own}
+        return found | {f"C_{part}": torch.stack([getattr(C, part) for C in self.factors]) for part in FACTOR_PARTS}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> RotatedBlocks:
+        """The posterior whose `tensors()` these are."""
+        factors = tuple(Factor(*parts) for parts in zip(*(tensors[f"C_{part}"] for part in FACTOR_PARTS), strict=True))
+        places = Places(tensors["places_shared"], tensors["places_own"])
+        return cls(tensors["mean"], tensors["basis"], factors, places)
 
 
 def condition(full: Assembled) -> SharedCovariance:
@@ -118,6 +324,11 @@ class LatentPosterior:
 
     parts: tuple[WeightPosterior, ...]
 
+    @property
+    def means(self) -> list[Tensor]:
+        """Mean of B per group, (H_g, L_g) each."""
+        return [part.mean for part in self.parts]
+
     def kl(self) -> Tensor:
         """KL(q(B) || N(0, I)), summed over groups."""
         return functools.reduce(torch.add, [part.kl() for part in self.parts])
@@ -126,19 +337,33 @@ class LatentPosterior:
         """One draw of B per group, (H_g, L_g) each: a whole function, to be evaluated at any rows."""
         return [part.sample(generator) for part in self.parts]
 
-    def check(self, sizes: list[tuple[int, int]]) -> None:
+    def check(self, sizes: list[tuple[int, int, Places | None]]) -> None:
         """Raise ValueError unless there is one finite float64 part for each group of H weights for L latents.
 
         Args:
-            sizes: (H, L) of each group.
+            sizes: H, L and the places of weights in blocks, if there are any, of each group.
         """
         if len(self.parts) != len(sizes):
             raise ValueError(f"q(B) must have {len(sizes)} groups, got {len(self.parts)}")
-        for part, (H, L) in zip(self.parts, sizes, strict=True):
+        for part, (H, L, places) in zip(self.parts, sizes, strict=True):
+            K = part.n_covariances if isinstance(part, Rotated) else 0
             shapes = {"mean": (H, L), "std": (H, L), "root": (H, H), "logdet": ()}
-            for name, value in part.tensors().items():
+            shapes |= {"basis": (L, L), "roots": (K, H, H), "logdets": (K,)}
+            tensors = part.tensors()
+            if isinstance(part, (BlockCovariance, RotatedBlocks)):
+                _check_places(part.places, places)
+                P, R, H0 = *part.places.own.shape, len(part.places.shared)
+                parts = {"own": (P, R, R), "arms": (P, R, H0), "shared": (H0, H0)}
+                several = () if isinstance(part, BlockCovariance) else (K,)
+                shapes |= {f"{factor}_{name}": (*several, *shape) for factor in "CW" for name, shape in parts.items()}
+                tensors = {name: value for name, value in tensors.items() if not name.startswith("places")}
+            for name, value in tensors.items():
                 if tuple(value.shape) != shapes[name] or value.dtype != torch.float64 or not value.isfinite().all():
                     raise ValueError(f"{name} of q(B) must be finite and of shape {shapes[name]}")
+                if name == "basis" and not torch.allclose(value @ value.T, torch.eye(L).to(value), atol=1e-6):
+                    raise ValueError("the directions of q(B) must be orthogonal and of length one")
+                if name == "basis" and not 1 <= K <= L:
+                    raise ValueError(f"q(B) of {L} latents must have 1 to {L} covariances, got {K}")
                 if name == "std" and (value < 0).any():
                     raise ValueError("a standard deviation of q(B) must not be negative")
 
@@ -153,5 +378,19 @@ class LatentPosterior:
         for name, value in tensors.items():
             number, _, key = name.partition(".")
             found.setdefault(int(number), {})[key] = value
-        kinds = [DiagonalCovariance if "std" in found[number] else SharedCovariance for number in sorted(found)]
-        return cls(tuple(kind(**found[number]) for kind, number in zip(kinds, sorted(found), strict=True)))
+        return cls(tuple(_part(found[number]) for number in sorted(found)))
+
+
+def _part(tensors: dict[str, Tensor]) -> WeightPosterior:
+    """The form of covariance that has these tensors."""
+    if "C_own" in tensors:
+        return (RotatedBlocks if "basis" in tensors else BlockCovariance).from_tensors(tensors)
+    if "basis" in tensors:
+        return RotatedCovariance(**tensors)
+    return DiagonalCovariance(**tensors) if "std" in tensors else SharedCovariance(**tensors)
+
+
+def _check_places(got: Places, want: Places | None) -> None:
+    same = want is not None and torch.equal(got.shared, want.shared) and torch.equal(got.own, want.own)
+    if not same:
+        raise ValueError("the weights of q(B) must stand where the kernel has them")

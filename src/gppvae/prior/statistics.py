@@ -10,12 +10,15 @@ For one noise level these are the S/alpha, R/alpha ... of docs/math.md. They add
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from gppvae.prior.arrowhead import Arrowhead, ArrowheadSums
+from gppvae.prior.blocks import BlockFeatures
 from gppvae.prior.layout import GroupedRows
 
 
@@ -51,11 +54,121 @@ class Statistics:
         """What processes add up."""
         return [self.outer, self.sums]
 
+    def whole(self) -> Statistics:
+        """The same sums as tensors that add up with those of other rows."""
+        return self
+
+    def plus_keeping(self, part: Statistics, lost: list[Tensor]) -> Statistics:
+        """These rows and those of `part`, with compensation; the digits that rounding loses are kept in `lost`."""
+        outer, sums = (_add_keeping(*each) for each in zip(self.tensors(), lost, part.tensors(), strict=True))
+        return Statistics(outer, sums, self.n_latents)
+
     def split(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Parts of S (Q, M, M), R (Q, M, L) and T (Q, M, M) or None."""
         M, L = self.outer.shape[1], self.n_latents
         S, R, T = self.outer.split([M, L, self.outer.shape[2] - M - L], dim=2)
         return S, R, T if T.shape[2] else None
+
+
+@dataclass(frozen=True)
+class BlockStatistics(Statistics):
+    """Sums over rows whose features are shared (v0) or of their id's own block (u).
+
+    Attributes:
+        outer: (1, H0, H0 + L + H0), the sums of v0 [c v0, c mu, c^2 sbar v0]'.
+        own: (P, R, R + H0 + L + R + H0), per id the sums of u [c u, c v0, c mu, c^2 sbar u, c^2 sbar v0]'; as in
+            `outer`, what holds sbar is missing when Z was sampled. None for zeros.
+        parts: further sums like `own`, of few ids each: which, (G,), no id twice, and (G, R, ...). A batch costs what
+            its rows cost, however many ids there are.
+        n_blocks: P.
+    """
+
+    own: Tensor | None
+    parts: tuple[tuple[Tensor, Tensor], ...]
+    n_blocks: int
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> BlockStatistics:
+        outer, sums, own = map(change, self.tensors())
+        return replace(self, outer=outer, sums=sums, own=own)
+
+    def plus(self, other: Statistics, times: float = 1.0) -> BlockStatistics:
+        assert isinstance(other, BlockStatistics)
+        outer, sums = self.outer.add(other.outer, alpha=times), self.sums.add(other.sums, alpha=times)
+        own = self.own
+        if other.own is not None:
+            own = times * other.own if own is None else own.add(other.own, alpha=times)
+        parts = self.parts + tuple((blocks, times * part) for blocks, part in other.parts)
+        return replace(self, outer=outer, sums=sums, own=own, parts=parts)
+
+    def dot(self, other: Statistics) -> Tensor:
+        assert isinstance(other, BlockStatistics) and self.own is not None and not self.parts
+        found = super().dot(other) + sum(((self.own[blocks] * part).sum() for blocks, part in other.parts), 0.0)
+        return found if other.own is None else found + (self.own * other.own).sum()
+
+    def tensors(self) -> list[Tensor]:
+        assert self.own is not None and not self.parts, "whole() comes first"
+        return [self.outer, self.sums, self.own]
+
+    def whole(self) -> BlockStatistics:
+        own = self.own
+        for blocks, part in self.parts:
+            own = part.new_zeros(self.n_blocks, *part.shape[1:]) if own is None else own
+            own = (
+                own.index_add(0, blocks, part)
+                if own is self.own or own.requires_grad
+                else own.index_add_(0, blocks, part)
+            )
+        return replace(self, own=own, parts=())
+
+    def plus_keeping(self, part: Statistics, lost: list[Tensor]) -> BlockStatistics:
+        assert isinstance(part, BlockStatistics) and self.own is not None and part.own is None
+        outer, sums = _add_keeping(self.outer, lost[0], part.outer), _add_keeping(self.sums, lost[1], part.sums)
+        # In place and only where rows were: a sum over all batches then costs O(N), not a copy of all ids per batch.
+        for blocks, own in part.parts:
+            of_blocks = lost[2][blocks]
+            self.own[blocks] = _add_keeping(self.own[blocks], of_blocks, own)
+            lost[2][blocks] = of_blocks
+        return replace(self, outer=outer, sums=sums)
+
+    def assembled(self) -> ArrowheadSums:
+        """The blocks of S, R and T."""
+        own = self.whole().own
+        assert own is not None
+        shared, L = self.outer[0], self.n_latents
+        H0, R = len(shared), own.shape[1]
+        S_00, R_0, T_00 = shared.split([H0, L, shared.shape[1] - H0 - L], dim=1)
+        with_var = own.shape[2] > R + H0 + L
+        S_p, arms, R_p, T_p, T_arms = own.split([R, H0, L, *((R, H0) if with_var else (0, 0))], dim=2)
+        T = Arrowhead(T_00, T_arms, T_p) if with_var else None
+        return ArrowheadSums(Arrowhead(S_00, arms, S_p), (R_0, R_p), T, self.sums)
+
+    @functools.cached_property
+    def eliminated(self) -> Tensor:
+        """What integrating out the weights of all ids in `own` takes from the shared sums, (H0, H0 + L)."""
+        assert self.own is not None
+        return _eliminated(self.own, self.outer.shape[1], self.n_latents)
+
+    def only(self, blocks: Tensor) -> BlockStatistics:
+        """S and R of a few ids, numbered anew, with the weights of all others integrated out; exact for q(B) of these.
+
+        Args:
+            blocks: (G,) sorted, all those of `parts` among them.
+        """
+        assert self.own is not None
+        H0, own = self.outer.shape[1], self.own[blocks]
+        others = self.eliminated - _eliminated(own, H0, self.n_latents)
+        parts = tuple((torch.searchsorted(blocks, which), part) for which, part in self.parts)
+        outer = self.outer - torch.cat([others, self.outer.new_zeros(H0, self.outer.shape[2] - others.shape[1])], dim=1)
+        return replace(self, outer=outer, own=own, parts=parts, n_blocks=len(blocks))
+
+
+def _eliminated(own: Tensor, H0: int, L: int) -> Tensor:
+    """sum_p S_p'C_p^-1 [S_p, R_p], (H0, H0 + L)."""
+    R = own.shape[1]
+    C = own[:, :, :R] + torch.eye(R, dtype=own.dtype, device=own.device)
+    right = own[:, :, R : R + H0 + L]  # arms and R_p, side by side
+    solved = torch.cholesky_solve(right, torch.linalg.cholesky(C))
+    return right[:, :, :H0].flatten(0, 1).mT @ solved.flatten(0, 1)
 
 
 Sums = list[Statistics]  # one per group of latents
@@ -84,6 +197,29 @@ def weighted_sums(rows: GroupedRows, weight: Tensor, values: Tensor) -> Statisti
     """
     outer = rows.outer(torch.cat([weight * rows.x, values], dim=1))
     return Statistics(outer, outer.new_tensor([0.0, 0.0, 0.0, len(values)]), values.shape[1])
+
+
+def block_statistics(V: BlockFeatures, mean: Tensor, var: Tensor | None, noise: Tensor) -> BlockStatistics:
+    """As `statistics`, for features in blocks. Cost: O(N (H0 + R) (2 H0 + 2 R + L))."""
+    c = noise.reciprocal().reshape(-1, 1)  # (N, 1) or (1, 1)
+    second = None if var is None else c * var.sum(1, keepdim=True)
+    shared = [V.shared, mean] if second is None else [V.shared, mean, second * V.shared]
+    own = [V.own, V.shared, mean] if second is None else [V.own, V.shared, mean, second * V.own, second * V.shared]
+    return _in_blocks(V, c * torch.cat(shared, 1), c * torch.cat(own, 1), _scalar_sums(mean, var, noise), mean.shape[1])
+
+
+def weighted_block_sums(V: BlockFeatures, weight: Tensor, values: Tensor) -> BlockStatistics:
+    """As `weighted_sums`, for features in blocks."""
+    shared = torch.cat([weight * V.shared, values], dim=1)
+    own = torch.cat([weight * V.own, weight * V.shared, values], dim=1)
+    return _in_blocks(V, shared, own, values.new_tensor([0.0, 0.0, 0.0, len(values)]), values.shape[1])
+
+
+def _in_blocks(V: BlockFeatures, shared: Tensor, own: Tensor, sums: Tensor, n_latents: int) -> BlockStatistics:
+    """Sums of v0 shared' and, per id that the rows hold, of u own'."""
+    blocks, place = V.block.unique(return_inverse=True)
+    part = blocks, GroupedRows(V.own, place, len(blocks)).outer(own)
+    return BlockStatistics((V.shared.T @ shared).unsqueeze(0), sums, n_latents, None, (part,), len(V.places.own))
 
 
 def _scalar_sums(mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
@@ -117,14 +253,11 @@ class StatisticsSum:
     def add(self, parts: Sums) -> None:
         """Add the sums over further rows, one per group of latents."""
         if not self._total:
-            self._total = list(parts)
-            self._lost = [[torch.zeros_like(x) for x in part.tensors()] for part in parts]
+            self._total = [part.whole() for part in parts]
+            self._lost = [[torch.zeros_like(x) for x in part.tensors()] for part in self._total]
             return
-        total = []
-        for so_far, lost, part in zip(self._total, self._lost, parts, strict=True):
-            outer, sums = (_add_keeping(*each) for each in zip(so_far.tensors(), lost, part.tensors(), strict=True))
-            total.append(Statistics(outer, sums, part.n_latents))
-        self._total = total
+        each = zip(self._total, self._lost, parts, strict=True)
+        self._total = [so_far.plus_keeping(part, lost) for so_far, lost, part in each]
 
 
 def _add_keeping(total: Tensor, lost: Tensor, x: Tensor) -> Tensor:

@@ -1,87 +1,82 @@
-"""A fitted model in words: its settings, what its kernel learned, how its training ended."""
+"""A fitted model in words: its settings, what its kernel learned, how its training ended.
+
+Nothing here imports PyTorch, so that `gppvae info` answers at once; `Saved` is what a model file says of itself.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gppvae.estimator import GPPVAE
-from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned, Scale
-from gppvae.kernels.stationary import StationaryLeaf
-from gppvae.training.folder import CONFIG
+from gppvae.data.header import checked_content, read_header
+from gppvae.data.run_files import CHECKPOINT, CONFIG, MODEL
+
+if TYPE_CHECKING:
+    from gppvae.estimator import GPPVAE
 
 REPORT = "report.html"
-MAX_NUMBERS = 4  # of one parameter of a kernel, to be shown
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a model file says of itself, under the names that a loaded model has for it.
+
+    Attributes:
+        kind: "gppvae" or "vae".  shape_: of a sample.  sample_names_: of its values, or None.
+        kernel: as written.  learned, columns: rows of words.  resolved_, history_, fit_seconds_, skipped_steps_, seed.
+    """
+
+    kind: str
+    shape_: tuple[int, ...]
+    sample_names_: list[str] | None
+    kernel: str
+    learned: list[tuple[str, str]]
+    columns: list[tuple[str, str]]
+    resolved_: dict[str, Any]
+    history_: list[dict[str, Any]]
+    fit_seconds_: float
+    skipped_steps_: int
+    seed: int
+
+
+def read_saved(path: Path) -> Saved:
+    """The description in the model file of a folder, checked against its checksum."""
+    file = path / MODEL if path.is_dir() else path
+    if path.is_dir() and not file.exists() and (path / CHECKPOINT).exists():
+        raise ValueError(f"{path} holds a run that is not finished; run the same fit again to continue it")
+    meta = read_header(file)
+    with checked_content(file):
+        words = meta.get("described", {"kernel": "none", "learned": [], "columns": []})
+        pairs = {name: [(str(key), str(value)) for key, value in words[name]] for name in ("learned", "columns")}
+        return Saved(
+            str(meta["kind"]), tuple(meta["shape"]), meta["names"], str(words["kernel"]), pairs["learned"],
+            pairs["columns"], meta["trained"], meta["history"], float(meta.get("fit_seconds", 0.0)),
+            int(meta.get("skipped_steps", 0)), int(meta["given"]["seed"]),
+        )  # fmt: skip
 
 
 def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
     """(part of the kernel, what it learned), left to right, group by group, each followed by its latent noise."""
-    rows, several = [], len(model.prior_.groups) > 1
-    for number, group in enumerate(model.prior_.groups):
-        of = f"group {number + 1} ({group.n_latents} latents): " if several else ""
-        if group.kernel is None:
-            rows.append((f"{of}no kernel", "what no column explains, variance 1"))
-            continue
-        parts = [part for part in group.kernel.modules() if isinstance(part, (Leaf, Scale))]
-        rows += [(of + _name(part), _learned(part)) for part in parts]
-        rows.append((f"{of}latent noise", f"variance {float(group.alpha.detach()):.4g}"))
-    return rows
+    from gppvae.estimator import described
+
+    return described.kernel_rows(model)
 
 
 def kernel_text(model: GPPVAE) -> str:
     """The kernel as written; groups of latents one after the other."""
-    groups = model.prior_.groups
-    if len(groups) == 1 and groups[0].kernel is not None:
-        return groups[0].kernel.text()
-    return "; ".join(f"{group.n_latents} latents: {group.kernel or 'no kernel'}" for group in groups)
+    from gppvae.estimator import described
 
-
-def _name(part: Leaf | Scale) -> str:
-    return part.text() if isinstance(part, Leaf) else f"factor before {part.kernel.text()}"
-
-
-def _learned(part: Leaf | Scale) -> str:
-    if isinstance(part, Scale):
-        return f"{float(part.value.detach()):.4g}"
-    if isinstance(part, Learned):
-        size = float(part.vectors().detach().square().sum(1).mean())
-        return f"{len(part.levels)} ids, vectors of length {part.dim}, mean variance {size:.4g}"
-    if isinstance(part, StationaryLeaf):
-        words = [f"length scale {_numbers(part.base.lengthscale)}"]
-        words += [f"alpha {_numbers(part.base.alpha)}"] if hasattr(part.base, "alpha") else []
-        return ", ".join([*words, f"{part.rank} {'functions' if part.series else 'inducing points'}"])
-    words = [f"{len(part.levels)} levels"] if isinstance(part, IdLeaf) else []
-    # Few parameters are shown as the class names them; a table of many says nothing here.
-    words += [f"{name} {_numbers(p)}" for name, p in part.named_parameters() if p.numel() <= MAX_NUMBERS]
-    words += [f"{part.rank} inducing points"] if isinstance(part, InducingLeaf) else []
-    return ", ".join(words) or "nothing to learn"
-
-
-def _numbers(values: Any) -> str:
-    return ", ".join(f"{float(value):.4g}" for value in values.detach().flatten())
+    return described.kernel_text(model)
 
 
 def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
     """(column, what the model knows of it), in the order of the kernel."""
-    found: dict[str, str] = {}
-    for leaf in model.prior_.leaves():
-        if isinstance(leaf, IdLeaf):
-            names = ", ".join(leaf.levels[:4]) + (", ..." if len(leaf.levels) > 4 else "")
-            found[leaf.column] = f"{len(leaf.levels)} ids ({names})"
-        for position, name in enumerate(leaf.columns_read):
-            found.setdefault(name, _span(leaf, position))
-    return list(found.items())
+    from gppvae.estimator import described
 
-
-def _span(leaf: Leaf, position: int) -> str:
-    if not isinstance(leaf, InducingLeaf) or leaf.rank == 0:
-        return "numbers"
-    values = leaf.shown_values[:, position]
-    series = isinstance(leaf, StationaryLeaf) and leaf.series is not None
-    count = "" if series else f" ({leaf.rank} {'values' if leaf.complete else 'inducing points'})"
-    return f"numbers from {float(values.min()):g} to {float(values.max()):g}{count}"
+    return described.column_rows(model)
 
 
 def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, dict[str, float]]]:
@@ -94,13 +89,13 @@ def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, 
     return [(phase, epoch, values) for phase, (epoch, values) in ends.items()]
 
 
-def settings_rows(model: GPPVAE) -> list[tuple[str, str]]:
+def settings_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
     """(name, value) of the settings that were trained with, every open choice filled in."""
     apart = ("kernel", "phases")
     return [(name, str(value)) for name, value in model.resolved_.items() if name not in apart and value is not None]
 
 
-def phase_rows(model: GPPVAE) -> list[tuple[str, str]]:
+def phase_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
     """(name, what it did) of the phases that were trained."""
     rows = []
     for phase in model.resolved_["phases"]:
@@ -118,7 +113,7 @@ def run_config(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def run_facts(folder: Path, model: GPPVAE) -> dict[str, object]:
+def run_facts(folder: Path, model: GPPVAE | Saved) -> dict[str, object]:
     """What makes a run repeatable: seed, versions, commit, machine, time."""
     about = run_config(folder).get("about", {})
     facts: dict[str, object] = {

@@ -15,7 +15,6 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
@@ -32,12 +31,7 @@ STYLE: Any = {
     "axes.edgecolor": GREY, "axes.axisbelow": True, "grid.color": "#e6eaee", "legend.frameon": False,
     "lines.linewidth": 1.6, "lines.markersize": 4, "errorbar.capsize": 3, "pdf.fonttype": 42,
 }
-TERMS = {
-    "loss": "total loss", "recon_nll": "reconstruction NLL", "gp_nll": "GP prior NLL",
-    "neg_entropy": "negative entropy", "penalty": "penalty", "valid_mse": "validation MSE",
-}
 # fmt: on
-Rows = Sequence[Mapping[str, Any]]
 Labels = Sequence[object] | None
 styled = matplotlib.rc_context(STYLE)  # as a decorator: applies the style during the call, then restores
 
@@ -112,60 +106,6 @@ def _square(matrix: ArrayLike, name: str) -> NDArray[np.float64]:
     return array
 
 
-def _epoch_axis(metrics: Rows) -> list[float]:
-    """Epochs counted over the whole run, also when each phase starts counting again at 0 or 1."""
-    axis: list[float] = []
-    shift = 0.0
-    for i, row in enumerate(metrics):
-        epoch = float(row["epoch"])
-        if i and row["phase"] != metrics[i - 1]["phase"] and epoch + shift <= axis[-1]:
-            shift = axis[-1] + (1.0 if epoch == 0 else 0.0)
-        axis.append(epoch + shift)
-    return axis
-
-
-def _mark_phases(ax: Axes, metrics: Rows, x: Sequence[float]) -> None:
-    """Shade the phases in their colours, with a dashed line between one and the next."""
-    phases = list(dict.fromkeys(row["phase"] for row in metrics))
-    starts = [i for i, row in enumerate(metrics) if not i or row["phase"] != metrics[i - 1]["phase"]]
-    edges = [x[0], *(0.5 * (x[i - 1] + x[i]) for i in starts[1:]), x[-1]]
-    for i, start in enumerate(starts):
-        name = metrics[start]["phase"]
-        colour = PALETTE[(3 + phases.index(name)) % len(PALETTE)]
-        ax.axvspan(edges[i], edges[i + 1], color=colour, alpha=0.12, linewidth=0, label=name)
-        if i:
-            ax.axvline(edges[i], color=GREY, linewidth=0.9, linestyle="--", gid="phase")
-
-
-@styled
-def loss_curves(metrics: Rows) -> Figure:
-    """Small multiples of the loss terms over epochs, phase boundaries dashed.
-
-    Each row holds "phase", "epoch" and any of the names in `TERMS`; missing and None values are left out.
-    """
-    present = [term for term in TERMS if any(row.get(term) is not None for row in metrics)]
-    if not present:
-        raise ValueError(f"metrics must hold one of {', '.join(TERMS)}, got {len(metrics)} rows with none")
-    cols = min(3, len(present))
-    rows = -(-len(present) // cols)
-    fig, grid = new_axes(3.0 * cols, 2.2 * rows + 0.3, rows, cols)
-    x = _epoch_axis(metrics)
-    for ax, term in zip(grid.flat, present, strict=False):
-        points = [(x[j], float(row[term])) for j, row in enumerate(metrics) if row.get(term) is not None]
-        at, values = np.array(points).T
-        ax.plot(at, values, color=PALETTE[0], marker="o" if len(at) < 25 else None, markersize=3, gid=term)
-        if values.min() > 0 and values.max() > 30 * values.min():
-            ax.set_yscale("log")
-        ax.set(title=TERMS[term], xlabel="epoch")
-        _mark_phases(ax, metrics, x)
-        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    for ax in grid.flat[len(present) :]:
-        ax.remove()
-    spans = {patch.get_label(): patch for patch in grid[0, 0].patches}
-    fig.legend(spans.values(), spans.keys(), loc="outside upper center", ncols=len(spans))
-    return fig
-
-
 @styled
 def prediction_montage(
     truth: ArrayLike,
@@ -229,21 +169,6 @@ def _heat(fig: Figure, ax: Axes, matrix: NDArray[np.float64], labels: Labels, ti
     at = range(0, len(labels), -(-len(labels) // 20))  # more than about 20 labels per side are unreadable
     ax.set_xticks(at, [str(labels[i]) for i in at], rotation=90, fontsize=7)
     ax.set_yticks(at, [str(labels[i]) for i in at], fontsize=7)
-
-
-@styled
-def covariance(
-    matrix: ArrayLike, tick_labels: Labels = None, title: str = "", order: ArrayLike | None = None
-) -> Figure:
-    """Heat map of a covariance in the given order: diverging if any entry is negative, else sequential."""
-    cov = _square(matrix, "matrix")
-    index = np.arange(len(cov)) if order is None else np.asarray(order)
-    if sorted(index.tolist()) != list(range(len(cov))):
-        raise ValueError(f"order must hold each of 0..{len(cov) - 1} once, got {index.tolist()}")
-    fig, ((ax,),) = new_axes(4.4, 3.8)
-    labels = None if tick_labels is None else [tick_labels[int(i)] for i in index]
-    _heat(fig, ax, cov[np.ix_(index, index)], labels, title)
-    return fig
 
 
 @styled

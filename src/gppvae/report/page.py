@@ -26,6 +26,7 @@ from PIL import Image
 from gppvae.data.atomic import write_bytes
 
 from .figures import check_images, render, to_uint8
+from .svg import CHART_CSS, DARK, LIGHT, Plot
 
 MAX_SIDE = 32000  # browsers refuse to decode pictures much larger than this
 DASH = "\u2013"
@@ -48,15 +49,25 @@ class Page:
     def __init__(self, title: str, subtitle: str | None = None) -> None:
         self.title = title
         self.subtitle = subtitle
-        self._headings: list[str] = []
-        self._parts: list[str] = []
+        self._sections: list[tuple[str, list[str]]] = []
 
     def section(self, heading: str, text: str | None = None) -> None:
         """Start a section, listed in the contents; a blank line in `text` starts a new paragraph."""
-        self._headings.append(heading)
-        self._parts.append(f'<h2 id="s{len(self._headings)}">{escape(heading)}</h2>')
-        paragraphs = re.split(r"\n\s*\n", (text or "").strip())
-        self._parts.extend(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs if paragraph)
+        self._sections.append((heading, []))
+        self.text(text or "")
+
+    def text(self, text: str) -> None:
+        """Add paragraphs; a blank line starts a new one."""
+        paragraphs = re.split(r"\n\s*\n", text.strip())
+        self._add(*(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs if paragraph))
+
+    def parts(self) -> dict[str, str]:
+        """HTML of each section by its heading, without the heading."""
+        return {heading: "\n".join(parts) for heading, parts in self._sections}
+
+    def carry(self, heading: str, html: str) -> None:
+        """Add a section as `parts` of another page gave it."""
+        self._sections.append((heading, [html]))
 
     def table(
         self,
@@ -89,8 +100,17 @@ class Page:
         """Add a matplotlib figure at its natural size; `alt` describes it for those who cannot see it."""
         width, height = (round(96 * inches) for inches in fig.get_size_inches())
         uri = _data_uri(render(fig, "png", 192))
-        size = f'class="plot{" wide" if width > 600 else ""}" width="{width}" height="{height}"'
+        size = f'class="plot" width="{width}" height="{height}"'
         self._figure(f'<img {size} src="{uri}" alt="{escape(alt)}">', caption)
+
+    def plot(self, plot: Plot) -> None:
+        """Add charts with the plot's own caption."""
+        self._figure(plot.html(), plot.caption)
+
+    def download(self, name: str, csv: str, what: str) -> None:
+        """Add a link that saves a CSV file from inside the page."""
+        uri = "data:text/csv;base64," + base64.b64encode(csv.encode("utf-8")).decode("ascii")
+        self._add(f'<p class="save"><a download="{escape(name)}" href="{uri}">{escape(name)}</a> {escape(what)}</p>')
 
     def turntable(
         self,
@@ -100,6 +120,7 @@ class Page:
         object_names: Sequence[str],
         held_out: ArrayLike | None = None,
         ms: int = 220,
+        start: tuple[int, int] = (0, 0),
     ) -> None:
         """Add objects that turn through their views under a slider, a play button, arrow keys or a drag.
 
@@ -108,6 +129,7 @@ class Page:
                 all NaN reads "not measured".
             labels: one text per view, e.g. "157.5 deg"; held_out: (n_views,) or (n_objects, n_views) marks.
             object_names: one text per object; ms: milliseconds per view while playing.
+            start: object and view shown first.
         """
         drawn = {name: _draw(f"panel {name!r}", panel) for name, panel in panels.items()}
         sizes = {name: pixels.shape[:4] for name, (pixels, _) in drawn.items()}
@@ -122,7 +144,9 @@ class Page:
         gaps = np.stack([gap for _, gap in drawn.values()], axis=1).reshape(-1, n_views)
         names = {"panels": list(panels), "labels": list(labels), "objects": list(object_names)}
         marks = {"held": _bits(np.broadcast_to(held, (n_objects, n_views))), "gaps": _bits(gaps)}
-        data = {"w": width, "h": height, "ms": ms, **names, **marks}
+        if not (0 <= start[0] < n_objects and 0 <= start[1] < n_views):
+            raise ValueError(f"start must be an object and a view of {n_objects} x {n_views}, got {start}")
+        data = {"w": width, "h": height, "ms": ms, "start": list(start), **names, **marks}
         inner = _turntable_html(data, _png(pack_sprite([pixels for pixels, _ in drawn.values()])))
         self._figure(inner, caption, f' class="turntable" data-turntable="{escape(json.dumps(data))}"')
 
@@ -130,17 +154,21 @@ class Page:
         """Add a compact list of facts about the run: seed, versions, commit, wall time."""
         pairs = ((escape(str(key)), escape(_cell(value))) for key, value in facts.items())
         items = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in pairs)
-        self._parts.append(f'<dl class="facts">{items}</dl>')
+        self._add(f'<dl class="facts">{items}</dl>')
 
     def html(self) -> str:
         """The whole page as text."""
-        links = "".join(f'<a href="#s{i}">{escape(h)}</a>' for i, h in enumerate(self._headings, 1))
-        contents = f'<nav aria-label="Contents">{links}</nav>' if len(self._headings) > 1 else ""
+        named = [(i, heading) for i, (heading, _) in enumerate(self._sections, 1) if heading]
+        links = "".join(f'<a href="#s{i}">{escape(heading)}</a>' for i, heading in named)
+        contents = f'<nav aria-label="Contents">{links}</nav>' if len(named) > 1 else ""
+        body = []
+        for i, (heading, parts) in enumerate(self._sections, 1):
+            body += [f'<h2 id="s{i}">{escape(heading)}</h2>'] * bool(heading) + parts
         subtitle = f"<p>{escape(self.subtitle)}</p>" if self.subtitle else ""
         return (
             f"{_HEAD}<title>{escape(self.title)}</title>\n<style>{_CSS}</style>\n</head>\n<body>\n"
             f"<header><h1>{escape(self.title)}</h1>{subtitle}</header>\n{contents}\n<main>\n"
-            + "\n".join(self._parts)
+            + "\n".join(body)
             + f"\n</main>\n<script>{_JS}</script>\n</body>\n</html>\n"
         )
 
@@ -148,8 +176,14 @@ class Page:
         """Write the page atomically and return its path."""
         return write_bytes(path, self.html().encode("utf-8"))
 
+    def _add(self, *parts: str) -> None:
+        if not self._sections and parts:
+            self._sections.append(("", []))  # before the first heading
+        if parts:
+            self._sections[-1][1].extend(parts)
+
     def _figure(self, inner: str, caption: str, attributes: str = "") -> None:
-        self._parts.append(f"<figure{attributes}>{inner}<figcaption>{escape(caption)}</figcaption></figure>")
+        self._add(f"<figure{attributes}>{inner}<figcaption>{escape(caption)}</figcaption></figure>")
 
 
 def pack_sprite(panels: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
@@ -239,11 +273,12 @@ style-src 'unsafe-inline'; script-src 'unsafe-inline'">
 <noscript><style>.sprite[hidden]{display:block}
 .stage,.controls,.thumbs,.hint{display:none!important}</style></noscript>
 """
-_CSS = """
+_CSS = (
+    """
 :root{color-scheme:light dark;--ink:#1b232e;--soft:#5a6573;--line:#dfe4ea;--paper:#fff;--card:#f5f7f9;
---accent:#0072b2;--mark:#c95400;--ours:#e8f2f9}
+--accent:#0072b2;--mark:#c95400;--ours:#e8f2f9;LIGHT}
 @media (prefers-color-scheme:dark){:root{--ink:#e5e9ef;--soft:#9ca8b6;--line:#2d3642;--paper:#11151b;
---card:#191f28;--accent:#56b4e9;--mark:#f0a030;--ours:#16293a}}
+--card:#191f28;--accent:#56b4e9;--mark:#f0a030;--ours:#16293a;DARK}}
 *{box-sizing:border-box} .sprite{max-width:100%} html{scroll-padding-top:3.5rem}
 body{margin:0 auto;max-width:1000px;padding:2.5rem 1.25rem 4rem;background:var(--paper);color:var(--ink);
 font:16px/1.6 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
@@ -291,11 +326,15 @@ output{width:11.5rem;font-variant-numeric:tabular-nums;font-weight:600;white-spa
 .facts div{border-top:1px solid var(--line);padding-top:.5rem} dt{color:var(--soft);font-size:.8rem}
 dd{margin:0;overflow-wrap:anywhere}
 @media (max-width:560px){body{padding-top:1.5rem} .turntable>div{padding:.8rem} .controls{flex-wrap:wrap}
-.dial{order:3;flex-basis:100%} th,td{padding:.4rem .5rem} figure{overflow-x:auto} .wide{max-width:620px}}
+.dial{order:3;flex-basis:100%} th,td{padding:.4rem .5rem}}
 @media print{nav,.play,.dial,.thumbs,.hint{display:none} body{max-width:none;padding:0;font-size:10.5pt}
 figure,tr{break-inside:avoid} h2{break-after:avoid} .scroll{overflow:visible}
 .controls{justify-content:center} output{text-align:center} *{print-color-adjust:exact}}
-"""
+.charts{display:flex;flex-wrap:wrap;gap:1.1rem 1.6rem;align-items:flex-start} .save{margin:.2rem 0;font-size:.88rem;
+color:var(--soft)} .save a{color:var(--accent)}
+""".replace("LIGHT", LIGHT).replace("DARK", DARK)
+    + CHART_CSS
+)
 _JS = """
 "use strict";
 for (const box of document.querySelectorAll(".turntable")) {
@@ -303,7 +342,8 @@ for (const box of document.querySelectorAll(".turntable")) {
   const [sprite, range, play, label] = [".sprite", "input", ".play", "output"].map(s => box.querySelector(s));
   const frames = all(".frame"), ticks = all(".ticks i"), thumbs = all(".thumbs button"), rows = frames.length;
   const wrap = (i, n) => (i % n + n) % n, {w, h} = data;
-  let object = 0, timer = 0;
+  let object = data.start[0], timer = 0;
+  range.value = data.start[1];
   const draw = (c, row, view) => c.getContext("2d").drawImage(sprite, view * w, row * h, w, h, 0, 0, w, h);
   const show = () => {
     const view = +range.value, held = data.held[object];

@@ -1,22 +1,30 @@
-"""Predictions as a folder: arrays, the rows they belong to, and pictures. It is written atomically."""
+"""Answers of a model as a folder: arrays, the rows they belong to, tables with names, pictures. Written atomically."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from gppvae.data.anndata_files import H5AD, write_h5ad
 from gppvae.data.arrays import from_input_layout
 from gppvae.data.atomic import WriteError, part_of, remove_leftovers, write_error
-from gppvae.estimator import Prediction
+from gppvae.data.files import PARQUET
+from gppvae.data.table import id_text
+from gppvae.estimator import GPPVAE
 from gppvae.report.figures import to_uint8
 from gppvae.report.images import contact_sheet, is_image, png_bytes, shade_range, to_pictures
 from gppvae.training.folder import RunFolder
 
 SHEET_ROWS = 400
+CSV_ROWS = 1000  # that are turned into text at a time
+MAX_NAME = 100  # characters of a picture's name
 
 
 def check_free(folder: str | os.PathLike[str]) -> Path:
@@ -28,25 +36,67 @@ def check_free(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-def write_predictions(
+def write_answers(
     folder: str | os.PathLike[str],
-    predict: Callable[[Path], Prediction],
-    rows_csv: bytes,
+    ask: Callable[[Path], Any],
+    model: GPPVAE,
+    table: pd.DataFrame | None,
+    rows_file: Path | None,
     images: bool = True,
-    layout: str = "first",
 ) -> list[str]:
-    """Write mean.npy, std.npy (when drawn), rows.csv and, for images, a PNG per row and one contact sheet.
+    """Write mean.npy, std.npy (where there is one) and rows.csv; of images a PNG per row and one contact sheet.
+
+    Values with names are written as mean.csv and std.csv beside the columns of their rows, or as predictions.h5ad
+    where the rows came from an .h5ad file.
 
     Args:
         folder: must be free (see check_free).
-        predict: writes mean.npy and std.npy into the folder it is given and returns them, as GPPVAE.predict does; they
+        ask: writes mean.npy and std.npy into the folder it is given and returns a Prediction, or the mean alone; they
             may be larger than memory.
-        rows_csv: the table of rows, copied as it is.  images: whether to draw pictures.
-        layout: of the predictions (GPPVAE.layout_).
+        model: that was asked.  table: the rows, or None.  rows_file: that they came from; text is copied as it is.
+        images: whether to draw pictures.
 
     Returns:
         Names of what is in the folder now.
     """
+
+    def fill(work: Path) -> None:
+        found = ask(work)
+        parts = {"mean": getattr(found, "mean", found), "std": getattr(found, "std", None)}
+        if isinstance(found, np.ndarray):
+            parts = {"mean": found}
+        arrays = {name: part for name, part in parts.items() if part is not None}
+        _write_named(work, arrays, model.sample_names_, table, rows_file)
+        pictures = from_input_layout(arrays["mean"], model.layout_)
+        if images and is_image(pictures.shape[1:]) and len(pictures):
+            _draw(work, pictures, _row_names(table, model, len(pictures)))
+
+    return _written(folder, fill, table, rows_file)
+
+
+def write_draws(
+    folder: str | os.PathLike[str],
+    draw: Callable[[], np.ndarray],
+    model: GPPVAE,
+    table: pd.DataFrame,
+    rows_file: Path,
+) -> list[str]:
+    """Write draws.npy (draws, rows, ...) and rows.csv; values with names also as draws.csv, a line per draw and row."""
+
+    def fill(work: Path) -> None:
+        draws = draw()
+        np.save(work / "draws.npy", draws)
+        if model.sample_names_ is not None:
+            for number, part in enumerate(draws):
+                _write_csv(work / "draws.csv", part, model.sample_names_, table.assign(draw=number), append=number > 0)
+
+    return _written(folder, fill, table, rows_file)
+
+
+def _written(
+    folder: str | os.PathLike[str], fill: Callable[[Path], None], table: pd.DataFrame | None, rows_file: Path | None
+) -> list[str]:
+    """Fill a folder under a temporary name, and give it its name when it is whole."""
     target = check_free(folder)
     work = part_of(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -54,10 +104,11 @@ def write_predictions(
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        (work / "rows.csv").write_bytes(rows_csv)
-        mean = from_input_layout(predict(work).mean, layout)
-        if images and is_image(mean.shape[1:]) and len(mean):
-            _draw(work, mean)
+        if rows_file is not None and table is not None:
+            text = rows_file.suffix.lower() not in (H5AD, *PARQUET)
+            content = rows_file.read_bytes() if text else table.to_csv(index=False).encode()
+            (work / "rows.csv").write_bytes(content)
+        fill(work)
         if target.exists():
             target.rmdir()
         os.replace(work, target)
@@ -70,13 +121,51 @@ def write_predictions(
     return sorted(path.name for path in target.iterdir())
 
 
-def _draw(folder: Path, samples: np.ndarray) -> None:
+def _write_named(
+    folder: Path,
+    arrays: dict[str, np.ndarray],
+    names: list[str] | None,
+    table: pd.DataFrame | None,
+    rows_file: Path | None,
+) -> None:
+    if names is None:
+        return
+    rows = pd.DataFrame(index=range(len(arrays["mean"]))) if table is None else table
+    if rows_file is not None and rows_file.suffix == H5AD:
+        write_h5ad(folder / "predictions.h5ad", arrays, rows, names)
+        return
+    for name, array in arrays.items():
+        _write_csv(folder / f"{name}.csv", array, names, rows)
+
+
+def _write_csv(path: Path, array: np.ndarray, names: list[str], rows: pd.DataFrame, append: bool = False) -> None:
+    """Values under their names, after the columns of their rows; some rows at a time, for arrays larger than memory."""
+    own = rows[[name for name in rows.columns if str(name) not in set(names)]].reset_index(drop=True)
+    for start in range(0, len(array), CSV_ROWS):
+        part = slice(start, start + CSV_ROWS)
+        values = pd.DataFrame(np.asarray(array[part]), columns=names)
+        whole = pd.concat([own.iloc[part].reset_index(drop=True), values], axis=1)
+        first = start == 0 and not append
+        whole.to_csv(path, mode="w" if first else "a", header=first, index=False)
+
+
+def _row_names(table: pd.DataFrame | None, model: GPPVAE, count: int) -> list[str]:
+    """A name for each row: its number, and what the kernel's columns say of it."""
+    digits = max(4, len(str(count - 1)))
+    numbers = [f"{number:0{digits}d}" for number in range(count)]
+    columns = [] if table is None else [name for name in model.prior_.columns() if name in table.columns]
+    if table is None or not columns:
+        return numbers
+    words = [[re.sub(r"[^\w.+-]+", "-", id_text(value)) for value in table[name]] for name in columns]
+    return ["_".join([number, *parts])[:MAX_NAME] for number, *parts in zip(numbers, *words, strict=True)]
+
+
+def _draw(folder: Path, samples: np.ndarray, names: list[str]) -> None:
     """A picture of each sample, and a contact sheet of the first ones, which set the range of shades."""
     first = to_pictures(samples[:SHEET_ROWS])
     shades = shade_range(samples[:SHEET_ROWS])
     (folder / "images").mkdir()
-    digits = max(4, len(str(len(samples) - 1)))
-    for number in range(len(samples)):
+    for number, name in enumerate(names):
         picture = to_uint8(to_pictures(samples[number]), *shades)
-        (folder / "images" / f"{number:0{digits}d}.png").write_bytes(png_bytes(picture))
+        (folder / "images" / f"{name}.png").write_bytes(png_bytes(picture))
     (folder / "sheet.png").write_bytes(png_bytes(contact_sheet(to_uint8(first, *shades))))

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-import torch
-from matplotlib.figure import Figure
-from scipy.stats import norm
+import pandas as pd
 
-from gppvae.data.arrays import Samples, from_input_layout
+from gppvae.data.subset import Subset
 from gppvae.data.table import Table
-from gppvae.estimator import GPPVAE, Prediction
-from gppvae.kernels import FreeForm, IdLeaf, InducingLeaf, Leaf, Learned
-from gppvae.report import figures
+from gppvae.estimator import GPPVAE
+from gppvae.estimator.saving import model_file
+from gppvae.kernels import IdLeaf
+from gppvae.report import plots
+from gppvae.report.checked import (
+    DRAWS,
+    LEVELS,
+    MAX_CHECKED,
+    MAX_SCORED,
+    Checked,
+    Part,
+    channel_names,
+    channels_first,
+    check_rows,
+    read,
+    spread,
+)
 from gppvae.report.describe import (
     REPORT,
     column_rows,
@@ -27,14 +38,20 @@ from gppvae.report.describe import (
     run_facts,
     settings_rows,
 )
+from gppvae.report.errors import count_scores, error_words
 from gppvae.report.images import is_image, shade_range, to_pictures
+from gppvae.report.kept import keep_sections, kept_sections
 from gppvae.report.page import Page, Panel
-from gppvae.report.turning import Part, find_turn, measured
+from gppvae.report.svg import Plot
+from gppvae.report.turning import find_turn, measured
 
 FIGURES = "figures"
-MAX_SCORED, MAX_SHOWN, MAX_LEVELS = 2000, 8, 400
-DRAWS = 32
-LEVELS = np.linspace(0.1, 0.95, 18)
+OURS = "GPPVAE"
+MAX_NAMED = 12  # channels in the table of the calibration
+RESULTS, PREDICTIONS, CALIBRATION = "Results", "Predictions", "Can the uncertainty be trusted?"
+TURN, ALONG, EXPLAINED = "Every view of every object", "Measured and predicted", "What each term explains"
+LEARNED, TRAINING, FACTS = "What the kernel learned", "Training", "Facts"
+WITHOUT_DATA = (LEARNED, TRAINING, FACTS)  # made anew every time
 
 
 def write_report(
@@ -45,25 +62,22 @@ def write_report(
     test: Part | None = None,
     scores: Mapping[str, float] | None = None,
     others: Mapping[str, np.ndarray] | None = None,
-    title: str = "GPPVAE run",
+    title: str | None = None,
     about: str | None = None,
 ) -> Path:
     """Write report.html and figures/ into the run folder.
 
+    Sections that need data which is not given are those of the last report of this folder, if it had them.
+
     Args:
         folder: holds the run.  model: fitted; loaded from the folder when None.
-        train, test: (samples, table) of training and of held-out data; sections that need them are left out.
+        train, test: (samples, table) of training and of held-out data.
         scores: mean squared error at the test rows by method, the model's first; computed when None.
         others: predictions of other methods at the test rows to compare with, (n, *shape) or (n, h, w) each.
-        title, about: of the page.
+        title, about: of the page; those of the last report, or the name of the folder, when None.
     """
     report = RunReport(Path(folder), model or GPPVAE.load(folder), train, test, title, about)
-    report.results(scores)
-    report.predictions(others or {})
-    report.turntable()
-    report.covariances()
-    report.training()
-    report.facts()
+    report.write_sections(scores, others or {})
     return report.page.write(Path(folder) / REPORT)
 
 
@@ -71,93 +85,207 @@ class RunReport:
     """The sections of the page; each adds itself only where the model and the data allow it."""
 
     def __init__(
-        self, folder: Path, model: GPPVAE, train: Part | None, test: Part | None, title: str, about: str | None
+        self, folder: Path, model: GPPVAE, train: Part | None, test: Part | None, title: str | None, about: str | None
     ) -> None:
-        self.folder, self.model, self.train, self.test = folder, model, train, test
-        self.page = Page(title, about or f"{kernel_text(model)}, {model.prior_.n_latents} latent dimensions")
+        self.kept = kept_sections(folder, model_file(folder))
+        self.folder, self.model, self.train = folder, model, train
+        self.test = test = None if test is None else _of_known_ids(model, test)
+        name = os.fsencode(folder.resolve().name).decode("utf-8", "replace")  # as typed, in the C locale too
+        title = title or self.kept.title or name
+        about = about or (self.kept.about if self.kept.current else None)
+        about = about or f"{kernel_text(model)}, {model.prior_.n_latents} latent dimensions"
+        self.page = Page(title, about)
         self.images = is_image(model.shape_)
         self.rows = np.array([], dtype=np.int64) if test is None else spread(len(Table(test[1])), MAX_SCORED)
+
+    def write_sections(self, scores: Mapping[str, float] | None, others: Mapping[str, np.ndarray]) -> None:
+        """All sections in their order; those that cannot be made are taken from the last report of the folder."""
+        makers: dict[str, Callable[[], None]] = {
+            RESULTS: lambda: self.results(scores),
+            PREDICTIONS: lambda: self.predictions(others),
+            CALIBRATION: self.calibration,
+            TURN: self.turntable,
+            ALONG: self.along,
+            EXPLAINED: self.explained,
+            LEARNED: self.covariances,
+            TRAINING: self.training,
+            FACTS: self.facts,
+        }
+        kept = self.kept.sections
+        any_data = self.train is not None or self.test is not None
+        for heading, make in makers.items():
+            if heading in WITHOUT_DATA or any_data or heading not in kept:
+                make()
+            if heading in kept and heading not in self.page.parts():
+                note = "" if self.kept.current else "<p>From the last report; the model was saved again since.</p>"
+                self.page.carry(heading, note + kept[heading])
+        made = {heading: html for heading, html in self.page.parts().items() if heading not in WITHOUT_DATA}
+        if any_data and made:
+            texts = self.page.title, self.page.subtitle or ""
+            keep_sections(self.folder, model_file(self.folder), *texts, made)
+        if not made.keys() & {RESULTS, PREDICTIONS, EXPLAINED}:
+            self.page.text(
+                "Sections with errors, cases and shares need the data: gppvae report RUN --table table.csv --data ..."
+            )
 
     # -- sections
 
     def results(self, scores: Mapping[str, float] | None) -> None:
-        """Mean squared errors at the test rows."""
-        if self.test is None:
+        """Mean squared errors at rows that were not trained on, beside simple answers."""
+        found = dict(scores or (self._scores() if self.test is not None else {}))
+        stored, error = getattr(self.model, "simple_answers_", None), getattr(self.model, "held_out_error_", None)
+        if not found and error is None:
             return
-        scores = scores or self._scores()
-        self.page.section("Results", f"Mean squared error at {len(self.rows)} rows that were not trained on.")
+        self.page.section(RESULTS)
+        if found:
+            words = error_words(self.model)[1]
+            self._score_table(found, f"{words} at {len(self.rows)} rows that were not trained on.")
+        if error is not None and stored:
+            both = {OURS: float(error)} | {str(name): float(value) for name, value in stored.items()}
+            self._score_table(both, "Error at the rows that the fit held out itself.")
+
+    def _score_table(self, scores: Mapping[str, float], caption: str) -> None:
+        names = list(scores)
+        simple = [name for name in names[1:] if np.isfinite(scores[name])]
+        if simple:
+            best = min(simple, key=lambda name: scores[name])
+            ours, theirs = scores[names[0]], scores[best]
+            if ours < theirs:
+                self.page.text(
+                    f"The best simple answer, the {best}, has {theirs / max(ours, 1e-300):.2g} times the error."
+                )
+            else:
+                self.page.text(
+                    f"The model does not beat the {best}. Train longer, try another kernel, or use the simple answer."
+                )
         rows = [(name, value) for name, value in scores.items()]
-        self.page.table(["method", "MSE"], rows, "Lower is better.", highlight_row=0)
+        head = error_words(self.model)[0]
+        self.page.table(["method", head], rows, f"{caption} Lower is better.", highlight_row=0)
+        self.page.download("errors.csv", _csv(pd.DataFrame(rows, columns=["method", head.lower()])), "these errors")
 
     def predictions(self, others: Mapping[str, np.ndarray]) -> None:
-        """Truth and prediction with its uncertainty, and the calibration of that uncertainty."""
-        part = self.test or self.train
-        if part is None:
+        """Worst, typical and best cases."""
+        checked = self._checked()
+        if checked is None:
             return
-        what = "that were not trained on" if self.test else "of the training data"
-        self.page.section("Predictions", f"Samples predicted from rows {what}, never from the samples themselves.")
-        shown = spread(len(Table(part[1])), MAX_SHOWN)
-        truth, mean, std = self._compared(part, shown, include_noise=not self.images)
-        if self.images:
-            extra = {name: self._as_samples(array[shown]) for name, array in others.items()}
-            figure = self._montage(truth, {"predicted": mean} | extra, std)
-            text = f"Rows top to bottom: truth, predictions, standard deviation over {DRAWS} draws of the latents."
-        else:
-            figure = vector_figure(truth, mean, std)
-            text = "Truth (points) and prediction (line) with two standard deviations, one panel per row."
-        self._figure(figure, "predictions", text, "true and predicted samples")
-        if self.test is not None:
-            self._calibration(spread(len(self.rows), 256))
+        what = "that were not trained on" if self.test is not None else "of the training data"
+        self.page.section(
+            PREDICTIONS,
+            f"The worst, typical and best of {len(checked.truth)} rows {what}. A sample is predicted from its row, "
+            "never from itself.",
+        )
+        few = self._checked_rows()
+        extra = {name: np.asarray(array)[few].reshape(len(few), *self.model.shape_) for name, array in others.items()}
+        self._plot(plots.plot_cases(self.model, checked, extra), "predictions")
+        columns = {name: checked.table[name] for name in self.model.prior_.columns()}
+        frame = pd.DataFrame(columns | {"mse": checked.errors(), "std": _row_std(checked.std)})
+        self.page.download("rows.csv", _csv(frame), "error and mean predicted standard deviation of each of these rows")
+
+    def calibration(self) -> None:
+        """How often true values are inside the predicted intervals, per channel, in words too."""
+        checked = self._checked()
+        if checked is None or self.test is None:
+            return
+        self.page.section(
+            CALIBRATION,
+            "A prediction comes with a standard deviation, so with intervals. Here is how many of the true values, at "
+            "rows that were not trained on, were inside them.",
+        )
+        self._plot(plots.plot_calibration(self.model, checked), "calibration")
+        names, half, nine = channel_names(self.model), 0.5, 0.9
+        per_value = [("all", checked.coverage(), checked.truth)]
+        shown = spread(len(names), len(names)) if len(names) <= MAX_NAMED else plots.worst_channels(checked, len(names))
+        if len(names) > 1:
+            per_value += [(names[i], checked.coverage(i), checked.truth[:, i]) for i in shown]
+        rows = []
+        for name, coverage, truth in per_value:
+            at_half, at_nine = (float(np.interp(level, LEVELS, coverage)) for level in (half, nine))
+            n = len(truth)  # values of one sample are not independent, samples are
+            words = plots.coverage_reading(at_nine, nine, n)
+            rows.append((name, f"{at_half:.0%}", f"{at_nine:.0%}", words))
+        some = "" if len(names) <= MAX_NAMED else f" The {len(shown)} of {len(names)} channels that are furthest off."
+        text = f"Share of true values inside the 50 % and the 90 % interval, and how to read the second.{some}"
+        self.page.table(["channel", "in the 50 % interval", "in the 90 % interval", "intervals are"], rows, text)
 
     def turntable(self) -> None:
-        """Objects that turn through all views."""
+        """Objects that turn through all views; opens where the model was tested or is least certain."""
         turn = find_turn(self.model, self.test) if self.images else None
         if turn is None:
             return
-        mean, std = channels_first(self.model, self.model.predict(turn.rows(), n_samples=DRAWS))
+        drawn = self.model.predict(turn.rows(), n_samples=DRAWS)
+        mean, std = (channels_first(self.model, array) for array in (drawn.mean, drawn.std))
         size = (len(turn.objects), len(turn.views), *self.model.shape_)
         frames, held = measured(self.model, turn, self.train, self.test)
         low, high = shade_range(np.concatenate([mean.ravel(), frames[np.isfinite(frames)]]))
         spreads = std.reshape(size).mean(axis=2)
+        known = np.isfinite(frames).reshape(*size[:2], -1).any(axis=2)
         panels: dict[str, Any] = {"measured": Panel(to_pictures(frames), low, high)} if self.train or self.test else {}
         panels["predicted"] = Panel(to_pictures(mean.reshape(size)), low, high)
         panels["uncertainty"] = Panel(spreads, 0.0, float(spreads.max()) or 1.0, "magma")
         self.page.section(
-            "Every view of every object",
-            f"The model predicts every {turn.view_column} of every {turn.object_column}, measured or not.",
+            TURN, f"The model predicts every {turn.view_column} of every {turn.object_column}, measured or not."
         )
         names = [f"{turn.object_column} {name}" for name in turn.objects]
-        text = f"Measured, predicted and its standard deviation (brightest: {spreads.max():.2g})."
-        self.page.turntable(panels, turn.labels(), text, names, held if held.any() else None, ms=120)
+        start = first_cell(spreads.reshape(*size[:2], -1).mean(axis=2), held, known)
+        why = "held out" if held[start] else "least certain of those measured" if known.any() else "least certain"
+        text = f"Opens on a cell that is {why}. Measured, predicted and its standard deviation "
+        text += f"(brightest: {spreads.max():.2g})."
+        self.page.turntable(panels, turn.labels(), text, names, held if held.any() else None, ms=120, start=start)
+
+    def along(self) -> None:
+        """Curves and maps of data that are not images."""
+        plot = plots.plot_along(self.model, self.train, self.test)
+        if plot is not None and plot.charts:
+            self.page.section(ALONG)
+            self._plot(plot, "along")
+
+    def explained(self) -> None:
+        """Shares and curves of the kernel's terms over the training table."""
+        part = self.train or self.test
+        if part is None or len(Table(part[1])) < 2:
+            return
+        explained = self.model.explain(part[1])
+        self.page.section(
+            EXPLAINED,
+            "The share of the predicted signal that each term of the kernel makes, and what it does along its columns "
+            "while the other terms stay at their means. Bands are two standard deviations.",
+        )
+        self._plot(plots.plot_explain(self.model, explained), "explained")
+        self.page.download("shares.csv", explained.shares.to_csv(), "shares of the terms")
+        self.page.download("shares_by_channel.csv", explained.by_channel.to_csv(), "shares per channel")
+        curves = [
+            {"term": term.name, "column": curve.columns[0], "value": value, "by": curve.by, "level": curve.level,
+             "change": score, "std": std}
+            for term in explained.terms for curve in term.curves if len(curve.columns) == 1
+            for value, score, std in zip(curve.values, curve.score, curve.score_std, strict=True)
+        ]  # fmt: skip
+        if curves:
+            self.page.download("curves.csv", _csv(pd.DataFrame(curves)), "curves of the terms")
 
     def covariances(self) -> None:
         """What the kernel learned about ids and numbers."""
-        found = [(leaf, *self._covariance(leaf)) for leaf in self.model.prior_.leaves() if _has_covariance(leaf)]
-        self.page.section("What the kernel learned")
+        self.page.section(LEARNED)
         self.page.table(["part of the kernel", "learned"], kernel_rows(self.model), "Parts of the kernel.")
-        ids = [entry for entry in found if isinstance(entry[0], Learned)]
-        views = [entry for entry in found if not isinstance(entry[0], Learned)]
-        if len(ids) == len(views) == 1:
-            figure = figures.covariance_pair(ids[0][1], views[0][1], views[0][2])
-            text = f"Learned covariance of {ids[0][0].text()} (left) and {views[0][0].text()} (right)."
-            self._figure(figure, "covariances", text, "heat maps of the covariance between objects and between views")
-            return
-        for number, (leaf, matrix, labels) in enumerate(found):
-            order = figures.cluster_order(matrix) if isinstance(leaf, Learned) else None
-            figure = figures.covariance(matrix, labels, leaf.text(), order)
-            self._figure(figure, f"covariance_{number}", f"Learned covariance of {leaf.text()}.", "heat map")
+        tables = [] if self.test is None else [Table(self.test[1])]
+        plot = plots.plot_covariances(self.model, tables)
+        if plot.charts:
+            self._plot(plot, "covariances")
+        for number, (name, matrix, labels, _) in enumerate(plots.covariances(self.model, tables)):
+            frame = pd.DataFrame(matrix, index=labels, columns=labels)
+            self.page.download(f"covariance_{number}.csv", frame.to_csv(), f"learned covariance of {name}")
 
     def training(self) -> None:
         """Loss terms over epochs."""
-        rows = curve_rows(self.model.history_, self.model.resolved_["phases"])
-        if not rows:
+        plot = plots.plot_training(self.model)
+        if not plot.charts:
             return
-        self.page.section("Training", "Terms of the loss per sample in nats, by epoch; colours mark the phases.")
-        self._figure(figures.loss_curves(rows), "loss", "The loss and its terms.", "loss curves over epochs")
+        self.page.section(TRAINING)
+        self._plot(plot, "loss")
+        self.page.download("history.csv", _csv(pd.DataFrame(self.model.history_)), "the log, one row per epoch")
 
     def facts(self) -> None:
         """Columns, settings and what makes the run repeatable."""
-        self.page.section("Facts")
+        self.page.section(FACTS)
         self.page.table(["column", "in training"], column_rows(self.model), "Columns the kernel reads.")
         self.page.facts(run_facts(self.folder, self.model) | {"shape of a sample": self.model.shape_})
         self.page.table(["phase", "how it was trained"], phase_rows(self.model), "Phases of the training.")
@@ -165,114 +293,65 @@ class RunReport:
 
     # -- pieces
 
-    def _figure(self, figure: Figure, name: str, caption: str, alt: str) -> None:
-        figures.save(figure, self.folder / FIGURES / name)
-        self.page.figure(figure, caption, alt)
+    def _plot(self, plot: Plot, name: str) -> None:
+        plot.save(self.folder / FIGURES / f"{name}.svg")
+        self.page.plot(plot)
 
-    def _read(self, part: Part, index: np.ndarray) -> np.ndarray:
-        """Samples (n, *shape) with NaN where nothing was observed."""
-        samples = Samples(part[0], self.model.channels, self.model.scale, self.model.missing)
-        y, mask = samples.read(torch.from_numpy(index))
-        return y.numpy() if mask is None else np.where(mask.numpy(), y.numpy(), np.nan)
+    def _checked_rows(self) -> np.ndarray:
+        part = self.test if self.test is not None else self.train
+        assert part is not None
+        rows = self.rows if self.test is not None else spread(len(Table(part[1])), MAX_SCORED)
+        return rows[spread(len(rows), MAX_CHECKED)]
 
-    def _compared(
-        self, part: Part, index: np.ndarray, include_noise: bool
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        prediction = self.model.predict(Table(part[1]).take(index), n_samples=DRAWS, include_noise=include_noise)
-        return self._read(part, index), *channels_first(self.model, prediction)
-
-    def _as_samples(self, array: np.ndarray) -> np.ndarray:
-        return np.asarray(array).reshape(len(array), *self.model.shape_)
+    def _checked(self) -> Checked | None:
+        part = self.test if self.test is not None else self.train
+        if part is None or not len(Table(part[1])):
+            return None
+        if not hasattr(self, "_found"):
+            self._found = check_rows(self.model, part, self._checked_rows())
+        return self._found
 
     def _scores(self) -> dict[str, float]:
         assert self.test is not None
-        truth = self._read(self.test, self.rows)
-        guess = from_input_layout(self.model.predict(Table(self.test[1]).take(self.rows)).mean, self.model.layout_)
-        scores = {"GPPVAE": float(np.nanmean(np.square(truth - guess)))}
+        counted = count_scores(self.model, self.test, self.rows, OURS)
+        if counted is not None:
+            return counted
+        truth = read(self.model, self.test[0], self.rows)
+        guess = channels_first(self.model, self.model.predict(Table(self.test[1]).take(self.rows)).mean)
+        scores = {OURS: float(np.nanmean(np.square(truth - guess)))}
         if self.train is not None:
-            mean = np.nanmean(self._read(self.train, spread(len(Table(self.train[1])), MAX_SCORED)), axis=0)
+            mean = np.nanmean(read(self.model, self.train[0], spread(len(Table(self.train[1])), MAX_SCORED)), axis=0)
             scores["mean of the training samples"] = float(np.nanmean(np.square(truth - mean)))
         return scores
 
-    def _montage(self, truth: np.ndarray, guesses: dict[str, np.ndarray], std: np.ndarray) -> Figure:
-        low, high = shade_range(np.concatenate([truth.ravel(), guesses["predicted"].ravel()]))
-        shades = {name: (to_pictures(array) - low) / (high - low) for name, array in guesses.items()}
-        spreads = std.mean(axis=1)
-        return figures.prediction_montage((to_pictures(truth) - low) / (high - low), shades, spreads)
 
-    def _calibration(self, index: np.ndarray) -> None:
-        assert self.test is not None
-        truth, mean, std = self._compared(self.test, self.rows[index], include_noise=True)
-        observed = np.isfinite(truth)
-        apart = np.abs(truth - mean)[observed] / np.maximum(std[observed], 1e-12)
-        shares = [float((apart <= norm.ppf(0.5 + 0.5 * level)).mean()) for level in LEVELS]
-        text = "Share of the true values inside the predicted intervals, against the share that should be inside."
-        self._figure(figures.calibration(LEVELS, shares), "calibration", text, "observed against nominal coverage")
-
-    def _covariance(self, leaf: Leaf) -> tuple[np.ndarray, list[str]]:
-        """Covariance over levels or over the values of training and test, and their names."""
-        device = next((p.device for p in leaf.parameters()), torch.device("cpu"))
+def _of_known_ids(model: GPPVAE, part: Part) -> Part | None:
+    """The rows that the model can predict: ids that it does not know are left out; None if no row is left."""
+    table = Table(part[1])
+    known = np.ones(len(table), dtype=bool)
+    for leaf in model.prior_.leaves():
         if isinstance(leaf, IdLeaf):
-            labels = leaf.levels[:MAX_LEVELS]
-            values = torch.arange(len(labels), device=device)
-        else:
-            assert isinstance(leaf, InducingLeaf)
-            numbers = leaf.shown_values.cpu().numpy()
-            if self.test is not None:
-                numbers = np.concatenate([numbers, Table(self.test[1]).numeric(leaf.columns_read)])
-            numbers = np.unique(numbers, axis=0)
-            numbers = numbers[spread(len(numbers), MAX_LEVELS)]
-            labels = [", ".join(f"{value:.4g}" for value in row) for row in numbers]
-            values = torch.from_numpy(numbers).to(device)
-        with torch.no_grad():
-            return leaf.covariance(values, values).cpu().numpy(), labels
+            known &= np.isin(table.ids(leaf.column), leaf.levels)
+    if known.all():
+        return part
+    kept = np.flatnonzero(known)
+    return (Subset(part[0], kept), table.take(kept)) if len(kept) else None
 
 
-def channels_first(model: GPPVAE, drawn: Prediction) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and std of a prediction from draws, (n, *model.shape_) each, whatever the user's order of axes is."""
-    assert drawn.std is not None
-    return from_input_layout(drawn.mean, model.layout_), from_input_layout(drawn.std, model.layout_)
-
-
-def _has_covariance(leaf: Leaf) -> bool:
-    return isinstance(leaf, (Learned, FreeForm, InducingLeaf))
-
-
-def spread(n: int, most: int) -> np.ndarray:
-    """At most `most` of n positions, evenly spaced."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.array([], np.int64)
-
-
-def curve_rows(history: list[dict[str, Any]], phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The log as `loss_curves` takes it: one name for the validation error, no terms that are always zero.
-
-    Phases that train the encoder alone are left out: it is fitted to finished latents, by a loss of another kind.
+def first_cell(uncertain: np.ndarray, held: np.ndarray, known: np.ndarray) -> tuple[int, int]:
+    """Object and view to open on, the least certain of the held-out cells, else of the measured ones, else of all.
 
     Args:
-        history: metrics per epoch.  phases: those that were trained, as in `resolved_`.
+        uncertain, held, known: (objects, views) each.
     """
-    apart = {phase["name"] for phase in phases if set(phase["lr"]) == {"encoder"}}
-    rows = [dict(row) for row in history if row["phase"] not in apart]
-    for row in rows:
-        valid = row.get("valid_mse_prediction", row.get("valid_mse_reconstruction"))
-        row["valid_mse"] = valid
-    zero = [term for term in figures.TERMS if rows and all(not row.get(term) for row in rows)]
-    return [{name: value for name, value in row.items() if name not in zero} for row in rows]
+    asked = held if held.any() else known if known.any() else np.ones_like(known)
+    place = int(np.where(asked, uncertain, -np.inf).argmax())
+    return place // uncertain.shape[1], place % uncertain.shape[1]
 
 
-def vector_figure(truth: np.ndarray, mean: np.ndarray, std: np.ndarray) -> Figure:
-    """One panel per sample: true values as points, prediction as line with a band of two deviations."""
-    with matplotlib.rc_context(figures.STYLE):
-        columns = min(4, len(truth))
-        rows = -(-len(truth) // columns)
-        figure = Figure(figsize=(2.2 * columns + 0.4, 1.7 * rows + 0.3), layout="compressed")
-        grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        for number, ax in enumerate(grid.flat):
-            if number >= len(truth):
-                ax.remove()
-                continue
-            at, middle, band = np.arange(truth[number].size), mean[number].ravel(), 2.0 * std[number].ravel()
-            ax.fill_between(at, middle - band, middle + band, color=figures.PALETTE[5], alpha=0.35, linewidth=0)
-            ax.plot(at, middle, color=figures.PALETTE[0])
-            ax.plot(at, truth[number].ravel(), ".", color=figures.PALETTE[1], markersize=4)
-    return figure
+def _row_std(std: np.ndarray) -> np.ndarray:
+    return std.reshape(len(std), -1).mean(axis=1)
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    return str(frame.to_csv(index=False, float_format="%.7g"))

@@ -15,18 +15,13 @@ from typing import Any
 from torch import Tensor
 
 from gppvae.data.atomic import write_bytes, write_error
+from gppvae.data.header import read_object
+from gppvae.data.run_files import CHECKPOINT, CONFIG, METRICS, MODEL
 from gppvae.data.table import shortened
 from gppvae.data.world import ALONE, World
-from gppvae.training.checkpoint import read_object, read_tensors, write_json, write_tensors
+from gppvae.training.checkpoint import read_tensors, write_json, write_tensors
 from gppvae.training.distributed import on_first, restarted
 from gppvae.training.lock import FolderLock
-
-CONFIG, METRICS, CHECKPOINT, MODEL = (
-    "config.json",
-    "metrics.jsonl",
-    "checkpoint.safetensors",
-    "model.safetensors",
-)
 
 # Of a configuration: arguments as given, what is trained, classes of the user's own, checksums of the data.
 SECTIONS = {"given", "trained", "own", "data"}

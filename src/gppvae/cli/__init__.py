@@ -1,0 +1,80 @@
+"""The command line: parse, call, print. Everything heavy is imported inside the commands, so help is quick."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from gppvae.cli import asking, changing, errors, exploring, fitting, looking
+
+app = typer.Typer(
+    name="gppvae",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Entry point of the command `gppvae` and of `python -m gppvae`."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict":  # names of files may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    app(prog_name="gppvae")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from gppvae import __version__
+
+        print(f"gppvae {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+    debug: bool = typer.Option(False, "--debug", help="Show where an error comes from; stands before the command."),
+) -> None:
+    """Gaussian process prior VAEs: latent spaces that covary as a kernel over your table says.
+
+    [bold]gppvae demo[/bold] trains on digits that come with the package and ends in a report page.
+
+    [bold]gppvae fit[/bold] table.csv --data images.npy --kernel "Learned(person, 64) * FreeForm(pose)" --out runs/faces
+
+    [bold]gppvae predict[/bold] runs/faces wanted.csv --out predicted
+
+    [bold]gppvae explore[/bold] runs/faces --table table.csv --data images.npy
+    """
+    errors.debug.set(debug)
+
+
+def reproduce(words: typer.Context) -> None:
+    """Repeat an experiment of the paper: its numbers and its figures."""
+    from gppvae.paper.commands import reproduce_app
+
+    reproduce_app(errors.one_sentence)(words.args, prog_name=words.command_path)
+
+
+# The commands, in the order of --help. A group that is loaded only when it is asked for passes its words on.
+LOADED_WHEN_ASKED = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
+FIT, ASK, LOOK = "Fit", "Ask a fitted model", "Look"
+
+app.command(rich_help_panel=FIT)(fitting.demo)
+app.command(rich_help_panel=FIT)(fitting.fit)
+app.command(rich_help_panel=ASK)(asking.predict)
+app.command(rich_help_panel=ASK)(asking.impute)
+app.command(rich_help_panel=ASK)(asking.reconstruct)
+app.command(rich_help_panel=ASK)(asking.encode)
+app.command(rich_help_panel=ASK)(asking.sample)
+app.command(rich_help_panel=ASK)(asking.score)
+app.command(rich_help_panel=ASK)(asking.explain)
+app.command("add-objects", rich_help_panel=FIT)(changing.add_objects)
+app.command(rich_help_panel=LOOK)(looking.info)
+app.command(rich_help_panel=LOOK)(exploring.explore)
+app.command(rich_help_panel=LOOK)(looking.report)
+app.command(rich_help_panel=LOOK)(looking.kernels)
+app.command(rich_help_panel=LOOK, add_help_option=False, context_settings=LOADED_WHEN_ASKED)(reproduce)

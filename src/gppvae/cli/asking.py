@@ -1,0 +1,226 @@
+"""Commands that ask a fitted model: predict, impute, reconstruct, encode, sample, score, explain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gppvae.cli.errors import one_sentence
+from gppvae.cli.inputs import Inputs
+from gppvae.cli.options import OUTPUT, TABLE_HELP, Run, SampleOptions, Shown, option_in, with_options
+from gppvae.cli.show import answer, row_bar
+
+Rows = Annotated[Path, typer.Argument(help="Table of the rows wanted: CSV, TSV, Parquet or .h5ad.")]
+Out = Annotated[Path, option_in(OUTPUT, help="Folder for the results; must not hold any yet.")]
+Images = Annotated[bool, option_in(OUTPUT, help="Draw PNG images of image data.")]
+Noise = Annotated[bool, typer.Option(help="Count the noise of the samples themselves.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Of the draws.", show_default="that of the model")]
+Table = Annotated[Path, typer.Argument(help=TABLE_HELP)]
+SomeTable = Annotated[
+    Path | None, typer.Option(help="Table with the column of image names, or with the samples.", show_default="none")
+]
+
+
+@with_options
+def predict(
+    *,
+    run: Run,
+    rows: Rows,
+    out: Out,
+    n_samples: Annotated[int, typer.Option(help="Draws of the latents to average over; 0 gives no std.")] = 0,
+    include_noise: Noise = False,
+    seed: Seed = None,
+    images: Images = True,
+    spatial: Annotated[str | None, typer.Option(help="Coordinates of an .h5ad file.", show_default="none")] = None,
+    shown: Shown,
+) -> None:
+    """Predict samples at the rows of a table: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
+
+    Example: gppvae predict runs/threes wanted.csv --out predicted --n-samples 64
+    """
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.predictions import check_free, write_answers
+
+        check_free(out)
+        model = GPPVAE.load(run)
+        wanted = Inputs.of_model(SampleOptions(spatial=spatial), model).table(rows)
+        plain = {str(name): wanted[name].to_numpy() for name in wanted}
+
+        def ask(work: Path) -> Any:
+            return model.predict(plain, n_samples, include_noise, seed, work)
+
+        with row_bar("predict", shown):
+            names = write_answers(out, ask, model, wanted, rows, images)
+        _answer_files(shown, out, names, len(wanted), "predictions")
+
+
+@with_options
+def impute(
+    *,
+    run: Run,
+    table: Table,
+    out: Out,
+    source: SampleOptions,
+    n_samples: Annotated[int, typer.Option(help="Draws of what is missing, in draws.npy.")] = 0,
+    include_noise: Annotated[bool, typer.Option(help="Count the noise of the values themselves.")] = True,
+    seed: Seed = None,
+    images: Images = True,
+    shown: Shown,
+) -> None:
+    """Fill in what is missing in samples: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
+
+    Empty cells of a table and NaN in an array are missing. Observed values stay as they are.
+
+    Example: gppvae impute runs/visits visits.csv --samples "gene_*" --out filled
+    """
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.predictions import check_free, write_answers
+
+        check_free(out)
+        model = GPPVAE.load(run)
+        samples, frame = Inputs.of_model(source, model).pair(table)
+
+        def ask(work: Path) -> Any:
+            return model.impute(samples, frame, n_samples, include_noise, seed, work)
+
+        with row_bar("impute", shown):
+            names = write_answers(out, ask, model, frame, table, images)
+        _answer_files(shown, out, names, len(frame), "samples")
+
+
+@with_options
+def sample(
+    *,
+    run: Run,
+    rows: Rows,
+    out: Out,
+    n_samples: Annotated[int, typer.Option(help="How many draws.")] = 1,
+    prior: Annotated[bool, typer.Option("--prior", help="Draw as if no data had been seen.")] = False,
+    include_noise: Noise = False,
+    seed: Seed = None,
+    shown: Shown,
+) -> None:
+    """Draw whole functions at the rows of a table: draws.npy of shape (draws, rows, ...) and rows.csv.
+
+    Example: gppvae sample runs/threes wanted.csv --out drawn --n-samples 8
+    """
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.predictions import check_free, write_draws
+
+        check_free(out)
+        model = GPPVAE.load(run)
+        wanted = Inputs.of_model(SampleOptions(), model).table(rows)
+        with row_bar("sample", shown):
+            names = write_draws(
+                out, lambda: model.sample(wanted, n_samples, prior, include_noise, seed), model, wanted, rows
+            )
+        _answer_files(shown, out, names, n_samples, f"draws at {len(wanted)} rows")
+
+
+@with_options
+def reconstruct(
+    *,
+    run: Run,
+    out: Out,
+    table: SomeTable = None,
+    source: SampleOptions,
+    images: Images = True,
+    shown: Shown,
+) -> None:
+    """Pass samples through encoder and decoder: mean.npy, and PNG images or CSV with names.
+
+    Example: gppvae reconstruct runs/threes --data threes.npy --out again
+    """
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.predictions import check_free, write_answers
+
+        check_free(out)
+        model = GPPVAE.load(run)
+        inputs = Inputs.of_model(source, model)
+        given = inputs.samples(table)
+        frame = None if table is None else inputs.table(table)
+        with row_bar("reconstruct", shown):
+            names = write_answers(out, lambda work: model.reconstruct(given, out=work), model, frame, table, images)
+        _answer_files(shown, out, names, int(given.shape[0]), "reconstructions")
+
+
+@with_options
+def encode(
+    *,
+    run: Run,
+    out: Out,
+    table: SomeTable = None,
+    source: SampleOptions,
+    shown: Shown,
+) -> None:
+    """Encode samples: means and standard deviations of their latents, in mean.npy and std.npy.
+
+    Example: gppvae encode runs/threes --data threes.npy --out latents
+    """
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+
+        model = GPPVAE.load(run)
+        samples = Inputs.of_model(source, model).samples(table)
+        with row_bar("encode", shown):
+            mean, _ = model.encode(samples, return_std=True, out=out)
+        words = f"{len(mean)} samples in {mean.shape[1]} latent dimensions in {out}: mean.npy, std.npy"
+        result = {"out": out, "files": ["mean.npy", "std.npy"], "n_samples": len(mean), "latent_dim": mean.shape[1]}
+        answer(shown, result, words)
+
+
+@with_options
+def score(
+    *,
+    run: Run,
+    table: Table,
+    source: SampleOptions,
+    shown: Shown,
+) -> None:
+    """Say how well the model knows samples: the mean lower bound on their log probability, in nats.
+
+    Example: gppvae score runs/threes new.csv --data new.npy
+    """
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+
+        model = GPPVAE.load(run)
+        samples, frame = Inputs.of_model(source, model).pair(table)
+        with row_bar("score", shown):
+            found = float(model.score(samples, frame))
+        words = f"{found:.6g} nats per sample (lower bound on log p, higher is better), {len(frame)} samples"
+        answer(shown, {"score": found, "n_samples": len(frame)}, words)
+
+
+@with_options
+def explain(
+    *,
+    run: Run,
+    table: Annotated[Path, typer.Argument(help="Table of rows to share variance over, usually that of the training.")],
+    n_rows: Annotated[int, typer.Option(help="At most so many rows are looked at, drawn at random.")] = 256,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of that draw.", show_default="that of the model")] = None,
+    spatial: Annotated[str | None, typer.Option(help="Coordinates of an .h5ad file.", show_default="none")] = None,
+    shown: Shown,
+) -> None:
+    """Say which term of the kernel makes which share of the latents and of the prediction; --json has the curves too.
+
+    Example: gppvae explain runs/visits visits.csv
+    """
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+
+        model = GPPVAE.load(run)
+        frame = Inputs.of_model(SampleOptions(spatial=spatial), model).table(table)
+        with row_bar("explain", shown):
+            found = model.explain(frame, n_rows, seed)
+        answer(shown, found.to_json(), repr(found))
+
+
+def _answer_files(shown: Shown, out: Path, names: list[str], count: int, what: str) -> None:
+    answer(shown, {"out": out, "files": names, "count": count}, f"{count} {what} in {out}: {', '.join(names)}")

@@ -1,0 +1,244 @@
+"""Commands that train: demo, fit."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gppvae.cli.errors import one_sentence
+from gppvae.cli.inputs import fit_data
+from gppvae.cli.options import (
+    MODEL,
+    OUTPUT,
+    SAMPLES,
+    TABLE_HELP,
+    TRAINING,
+    VALIDATION,
+    SampleOptions,
+    Shown,
+    ValidationOptions,
+    option_in,
+    with_options,
+)
+from gppvae.cli.show import answer, print_scores, utf8
+
+
+@with_options
+def demo(
+    *,
+    out: Path = typer.Option(Path("runs/demo"), help="Folder for the run; an earlier demo in it is replaced."),
+    seed: int = typer.Option(0, min=0, help="Decides the digits and the start of the training."),
+    shown: Shown,
+) -> None:
+    """Learn to rotate handwritten threes and predict them at an angle never seen (two minutes on two cores).
+
+    An interrupted demo continues where it stopped when the command is typed again.
+    """
+    with one_sentence(continues=True):
+        from gppvae.demo import run_demo
+
+        result = run_demo(out, seed, progress=not shown.quiet)
+        if not shown.as_json:
+            print_scores(result.mse, f"MSE at {result.digits.held_out_angle:g} degrees, held out")
+        answer(shown, {"mse": result.mse, "report": result.page}, f"report: {result.page}")
+
+
+def _setting(panel: str, default: str, text: str, *words: str) -> Any:
+    """An option of `fit` that GPPVAE itself has a default for; the shell completes its words."""
+    return option_in(panel, help=text, show_default=default, autocompletion=(lambda: list(words)) if words else None)
+
+
+@dataclass
+class FitSettings:
+    """Settings of GPPVAE as options; what is not given is left to it. The defaults here are what --help shows."""
+
+    latent_dim: Annotated[int | None, _setting(MODEL, "16", "Latent dimensions.")] = None
+    network: Annotated[
+        str | None,
+        _setting(MODEL, "auto", "auto, conv, wide, faces or mlp.", "auto", "conv", "wide", "faces", "mlp"),
+    ] = None
+    width: Annotated[int | None, _setting(MODEL, "the network's own", "Channels of every layer of the network.")] = None
+    likelihood: Annotated[
+        str | None,
+        _setting(
+            MODEL, "gaussian", "gaussian, bernoulli, negative_binomial, poisson or perceptual.",
+            "gaussian", "bernoulli", "negative_binomial", "poisson", "perceptual",
+        ),
+    ] = None  # fmt: skip
+    pixel_var: Annotated[float | None, _setting(MODEL, "0.01", "Noise variance of the Gaussian likelihood.")] = None
+    alpha: Annotated[float | None, _setting(MODEL, "the inference's own", "Latent noise variance to start from.")] = (
+        None
+    )
+    inference: Annotated[
+        str | None,
+        _setting(
+            TRAINING, "global", "global, leave_out, minibatch, posterior or exact.",
+            "global", "leave_out", "minibatch", "posterior", "exact",
+        ),
+    ] = None  # fmt: skip
+    schedule: Annotated[
+        str | None,
+        _setting(TRAINING, "joint", "joint, or disjoint to keep the networks of the warm-up.", "joint", "disjoint"),
+    ] = None
+    epochs: Annotated[int | None, _setting(TRAINING, "100", "Passes over the data.")] = None
+    warmup_epochs: Annotated[int | None, _setting(TRAINING, "50", "Passes of the VAE warm-up.")] = None
+    gp_epochs: Annotated[int | None, _setting(TRAINING, "100", "Steps of the GP-only phase.")] = None
+    lr: Annotated[float | None, _setting(TRAINING, "0.001", "Learning rate of the networks.")] = None
+    prior_lr: Annotated[float | None, _setting(TRAINING, "0.01", "Learning rate of the prior.")] = None
+    phases: Annotated[
+        Path | None,
+        _setting(TRAINING, "the inference's own", "JSON list of phases, instead of inference, epochs and rates."),
+    ] = None
+    batch_size: Annotated[int | None, _setting(TRAINING, "64", "Samples per step.")] = None
+    seed: Annotated[int | None, _setting(TRAINING, "0", "Makes the fit repeatable.")] = None
+    device: Annotated[str | None, _setting(TRAINING, "the best there is", "For example cuda.")] = None
+    patience: Annotated[
+        int | None, _setting(VALIDATION, "no limit", "Validations without improvement before a phase stops.")
+    ] = None
+    validate_every: Annotated[
+        int | None, _setting(VALIDATION, "a 50th of the longest phase", "Epochs between validations.")
+    ] = None
+    channels: Annotated[
+        str | None, _setting(SAMPLES, "first", "first or last, for arrays of four dimensions.", "first", "last")
+    ] = None
+    scale: Annotated[float | None, _setting(SAMPLES, "white becomes 1 in images", "Factor on the samples' values.")] = (
+        None
+    )
+    missing: Annotated[
+        str | None, _setting(SAMPLES, "error", "error, or mask for NaN that means not observed.", "error", "mask")
+    ] = None
+
+
+@dataclass
+class LikelihoodOptions:
+    """Of single likelihoods: sizes of counts, the network of the perceptual one."""
+
+    size: Annotated[str | None, _setting(MODEL, "their totals", "Column with the sizes of samples of counts.")] = None
+    feature_weights: Annotated[
+        Path | None, _setting(MODEL, "none", "VGG19 weights of perceptual: .pth or .safetensors.")
+    ] = None
+    feature_layers: Annotated[
+        str | None, _setting(MODEL, "those of Hou et al.", "Its layers, for example relu1_1=1,relu2_1=0.5.")
+    ] = None
+
+
+@with_options
+def fit(
+    *,
+    table: Annotated[Path, typer.Argument(help=TABLE_HELP)],
+    kernel: list[str] = typer.Option(
+        ...,
+        help='Over columns, for example "Learned(person, 64) * FreeForm(pose)". Several make groups of latents, each '
+        'with its number: --kernel "RBF(age): 12" --kernel "none: 4". `gppvae kernels` lists them.',
+    ),
+    out: Path = typer.Option(..., help="Run folder to make."),
+    source: SampleOptions,
+    settings: FitSettings,
+    of_likelihood: LikelihoodOptions,
+    held_out: ValidationOptions,
+    checkpoint_seconds: Annotated[float, option_in(OUTPUT, min=0.0, help="Least time between checkpoints.")] = 30.0,
+    page: Annotated[
+        bool, option_in(OUTPUT, "--report/--no-report", help="Write report.html and figures at the end.")
+    ] = True,
+    verbose: Annotated[
+        bool, option_in(OUTPUT, "--verbose", "-v", help="Say how features are made and what was chosen.")
+    ] = False,
+    shown: Shown,
+) -> None:
+    """Fit a model to samples and the table that says what they are.
+
+    Typing the same command again continues a run that was stopped.
+
+    Example: gppvae fit threes.csv --data threes.npy --kernel "Learned(digit, 8) * Periodic(angle, 360)"
+    --validation-fraction 0.1 --out runs/threes
+
+    Samples in the table itself: gppvae fit visits.csv --samples "gene_*" --kernel "Learned(subject) * RBF(age)"
+    --out runs/visits
+
+    Under torchrun the same words train on several processes: torchrun --nproc-per-node 4 -m gppvae fit ...
+    """
+    with one_sentence(continues=True):
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.describe import REPORT, final_metrics
+        from gppvae.training.distributed import first_process
+        from gppvae.training.folder import RunFolder
+
+        if verbose:
+            logging.basicConfig(format="%(message)s")
+            logging.getLogger("gppvae").setLevel(logging.INFO)
+        folder = RunFolder(out)
+        folder.check_writable()
+        if not page or (out / REPORT).exists():
+            folder.check_unfinished()
+        written = _kernel(kernel)
+        train, validation = fit_data(table, source, held_out, written, settings.seed)
+        if folder.finished():  # stopped after the fit, before its report
+            model = GPPVAE.load(out)
+        else:
+            model = GPPVAE(written, **_given(settings, of_likelihood))
+            model.fit(
+                *train,
+                validation=validation,
+                out=out,
+                progress=not shown.quiet,
+                checkpoint_seconds=checkpoint_seconds,
+            )
+        if not first_process():
+            return
+        result = {"model": out, "n_samples": len(train[1]), "shape": model.shape_, "seconds": model.fit_seconds_}
+        words = f"trained on {len(train[1])} samples of shape {model.shape_} in {model.fit_seconds_:.0f} s"
+        lines = [words, f"model:  {out}"]
+        if page:
+            from gppvae.report.run import write_report
+
+            result["report"] = write_report(out, model, train=train, test=validation, title=utf8(out.name)[0])
+            lines.append(f"report: {result['report']}")
+        metrics = {phase: values for phase, _, values in final_metrics(model.history_)}
+        answer(shown, result | {"metrics": metrics}, *lines)
+
+
+def _kernel(words: list[str]) -> Any:
+    from gppvae.estimator.settings import groups_from_words
+
+    return groups_from_words(utf8(*words))
+
+
+def _given(settings: FitSettings, of_likelihood: LikelihoodOptions) -> dict[str, Any]:
+    """The settings that were given, as GPPVAE takes them."""
+    found = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    given = {name: value for name, value in found.items() if value is not None}
+    if settings.likelihood == "perceptual" or of_likelihood.feature_weights or of_likelihood.feature_layers:
+        from gppvae.likelihoods import perceptual_from_file
+
+        of = settings.likelihood, of_likelihood.feature_weights, of_likelihood.feature_layers, settings.pixel_var
+        given["likelihood"] = perceptual_from_file(*of)
+    elif of_likelihood.size is not None:
+        from gppvae.likelihoods import counts_by_words
+
+        given["likelihood"] = counts_by_words(settings.likelihood, utf8(of_likelihood.size)[0])
+    if settings.phases is not None:
+        given["phases"] = _read_phases(settings.phases)
+    return given
+
+
+def _read_phases(path: Path) -> list[Any]:
+    """Phases from a JSON list of their fields."""
+    from gppvae.data.paths import plain_file
+    from gppvae.inference.phase import Phase
+
+    try:
+        found = json.loads(plain_file(path, "a JSON file of phases").read_text("utf-8"))
+        if not isinstance(found, list):
+            raise ValueError(f"its content is {type(found).__name__}")
+        return [Phase(**entry) for entry in found]
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"expected a list of phases in {path}, each with name, inference, epochs and lr, got something else "
+            f"({reason}); see gppvae.Phase"
+        ) from None

@@ -1,0 +1,196 @@
+"""Samples and tables from the files that a command names."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gppvae.cli.options import SampleOptions, ValidationOptions
+from gppvae.cli.show import utf8
+
+log = logging.getLogger("gppvae")
+Pair = tuple[Any, Any]  # samples, table
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+
+
+class Inputs:
+    """Reads what a command's options name.
+
+    Args:
+        options: of the samples.  ids: columns that the kernel reads as ids; tables keep them as text.
+        read: all columns that the kernel reads; patterns of sample columns leave them out.
+        names: of the training samples' values; with no other word, columns of these names are the samples.
+    """
+
+    def __init__(
+        self, options: SampleOptions, ids: Sequence[str], read: Sequence[str] = (), names: list[str] | None = None
+    ) -> None:
+        self.options, self.ids, self.read, self.names = options, ids, read, names
+
+    @classmethod
+    def of_model(cls, options: SampleOptions, model: Any) -> Inputs:
+        """Inputs for a fitted model."""
+        from gppvae.estimator.settings import id_columns
+
+        return cls(options, id_columns(model.kernel), model.prior_.columns(), model.sample_names_)
+
+    def table(self, path: Path) -> Any:
+        """The table in a file."""
+        return self._whole(path)[1]
+
+    def pair(self, path: Path, data: Path | None = None) -> Pair:
+        """Samples and the table that says what they are, one row each.
+
+        Args:
+            path: of the table.  data: of the samples, instead of --data.
+        """
+        own, frame = self._whole(path)
+        place = self.options.data if data is None else data
+        if place is not None:
+            samples = self._open(place, frame)
+        elif own is not None:
+            samples = own
+        else:
+            samples = self._columns(frame)
+        n_samples = samples.shape[0] if samples.shape else 0
+        if n_samples != len(frame):
+            raise ValueError(
+                f"expected one row of {path} per sample of {place}, got {len(frame)} rows and {n_samples} samples"
+            )
+        return samples, frame
+
+    def samples(self, path: Path | None) -> Any:
+        """Samples alone, for a command that needs no table; `path` is of the table, where there is one."""
+        if path is not None:
+            return self.pair(path)[0]
+        place = self.options.data
+        if place is None:
+            raise ValueError("expected samples, got neither --data nor --table; give one of them")
+        if place.suffix == ".h5ad":
+            return self._whole(place)[0]
+        return self._open(place, None)
+
+    def _whole(self, path: Path) -> Pair:
+        """Samples in the table's own file (None for all but .h5ad), and the table."""
+        from gppvae.data.anndata_files import H5AD, read_h5ad
+        from gppvae.data.files import read_table
+
+        if path.suffix == H5AD:
+            return read_h5ad(path, self.options.layer, self.options.spatial)
+        for name in ("layer", "spatial"):
+            if getattr(self.options, name) is not None and getattr(self.options.data, "suffix", "") != H5AD:
+                raise ValueError(f"expected an .h5ad file together with --{name}, got {path}; leave --{name} out")
+        return None, read_table(path, self.ids)
+
+    def _columns(self, frame: Any, shared: Sequence[str] = ()) -> Any:
+        """The columns of a table that are samples."""
+        from gppvae.data.named import chosen_columns, from_frame
+
+        there = [str(name) for name in frame.columns]
+        words = utf8(*self.options.samples) if self.options.samples else None
+        words = [part for word in words for part in _parts(word, there)] if words else self.names
+        if words is None:
+            raise ValueError(
+                "expected samples, got neither --data nor --samples; name a file, or the table's columns with --samples"
+            )
+        frame = frame.rename(columns=str)
+        return from_frame(frame[chosen_columns(words, there, [*self.read, *shared])])
+
+    def _open(self, place: Path, frame: Any) -> Any:
+        """The samples in a file or folder; those of an image folder belong to the rows that name them."""
+        from gppvae.data.open import open_samples
+        from gppvae.data.pairing import pair_images
+        from gppvae.data.paths import kind_of
+        from gppvae.data.zarr_files import is_zarr_folder
+
+        given = self.options
+        column = None if given.image_column is None else utf8(given.image_column)[0]
+        if kind_of(place) == "a folder" and not is_zarr_folder(place):
+            files, sentence = pair_images(place, frame, column, given.image_size, given.outside)
+            _tell_pairing(sentence)
+            return files
+        if column is not None:
+            raise ValueError(f"expected a folder of images at {place}, got a file; --image-column is for images only")
+        if place.suffix == ".h5ad":
+            return self._whole(place)[0]
+        if place.suffix.lower() in TABLES:
+            return self._sample_table(place, frame)
+        if given.samples:
+            raise ValueError(f"expected a table of samples together with --samples, got {place}; leave --samples out")
+        return open_samples(place, given.image_size, None, given.outside, given.fill_unwritten)
+
+    def _sample_table(self, place: Path, frame: Any) -> Any:
+        """Samples that are a table of their own; columns that both tables have say which row is which."""
+        from gppvae.data.files import read_table
+        from gppvae.data.named import from_frame
+        from gppvae.data.table import Table
+
+        own = read_table(place, self.ids)
+        shared = [] if frame is None else [name for name in own.columns if name in set(frame.columns)]
+        if len(own) == (len(own) if frame is None else len(frame)):
+            for name in shared:
+                ours, theirs = Table(own), Table(frame)
+                differ = [n for n in range(len(own)) if str(ours[name][n]) != str(theirs[name][n])]
+                if differ:
+                    raise ValueError(
+                        f"expected rows of {place} in the order of the table, got {ours[name][differ[0]]!r} in column "
+                        f"{name!r} of row {differ[0]} instead of {theirs[name][differ[0]]!r}; bring them in one order"
+                    )
+        if self.options.samples or self.names is not None:
+            return self._columns(own, shared)
+        return from_frame(own[[name for name in own.columns if name not in shared]])
+
+
+def fit_data(
+    table: Path,
+    source: SampleOptions,
+    held_out: ValidationOptions,
+    kernel: Any,
+    seed: int | None,
+    names: list[str] | None = None,
+) -> tuple[Pair, Pair | None]:
+    """Training and validation data, each (samples, table).
+
+    Args:
+        kernel: to be fitted, or that was.  seed: of the rows held out.
+        names: of the values of the samples that a model was fitted to.
+    """
+    from gppvae.data.subset import Subset, hold_out
+    from gppvae.data.table import Table
+    from gppvae.estimator.settings import columns_of, id_columns
+
+    place, data, fraction = held_out.validation_table, held_out.validation_data, held_out.validation_fraction
+    apart = source.data is not None
+    if (place is None) != (data is None) and (apart or place is None):
+        raise ValueError("expected --validation-table and --validation-data together, got only one of them; give both")
+    if fraction is not None and place is not None:
+        raise ValueError("expected --validation-fraction or --validation-table, got both; choose one")
+    ids = id_columns(kernel)
+    inputs = Inputs(source, ids, columns_of(kernel), names)
+    samples, frame = inputs.pair(table)
+    if place is not None:
+        return (samples, frame), inputs.pair(place, data)
+    if fraction is None:
+        return (samples, frame), None
+    kept, held = hold_out(Table(frame), fraction, ids, seed or 0)
+    return (Subset(samples, kept), frame.iloc[kept]), (Subset(samples, held), frame.iloc[held])
+
+
+def _parts(word: str, there: Sequence[str]) -> list[str]:
+    """A word of --samples; names with commas between them are several, unless a column is called so."""
+    return [word] if word in there else [part.strip() for part in word.split(",") if part.strip()]
+
+
+def _tell_pairing(sentence: str) -> None:
+    """Say how files were paired with rows: always where only the order of names says so, else with --verbose."""
+    from gppvae.training.distributed import first_process
+
+    if not first_process():
+        return
+    if "in the order of their names" in sentence:
+        print(f"gppvae: {sentence}", file=sys.stderr)
+    else:
+        log.info(sentence)

@@ -1,0 +1,114 @@
+"""Commands that show what there is: info, report, kernels."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gppvae.cli.errors import one_sentence
+from gppvae.cli.inputs import fit_data
+from gppvae.cli.options import Run, SampleOptions, Shown, ValidationOptions, with_options
+from gppvae.cli.show import answer, print_pairs
+
+
+@with_options
+def info(*, run: Run, shown: Shown) -> None:
+    """Show what a fitted model is: settings, kernel with what it learned, columns, final metrics."""
+    with one_sentence():
+        # Everything is read from the header of the model file: PyTorch, which takes seconds to import, is not needed.
+        from gppvae.report import describe
+
+        model = describe.read_saved(run)
+        ends = describe.final_metrics(model.history_)
+        facts = describe.run_facts(run, model)
+        of_model = [("kernel", model.kernel), ("shape of a sample", str(model.shape_))]
+        if model.sample_names_:
+            of_model.append(
+                ("values of a sample", ", ".join(model.sample_names_[:8]) + ", ..." * (len(model.sample_names_) > 8))
+            )
+        if shown.as_json:
+            result = {
+                "kind": model.kind,
+                "kernel": model.kernel,
+                "shape": model.shape_,
+                "names": model.sample_names_,
+                "learned": dict(model.learned),
+                "columns": dict(model.columns),
+                "settings": model.resolved_,
+                "metrics": {phase: {"at": epoch} | values for phase, epoch, values in ends},
+                "run": facts,
+            }
+            answer(shown, result)
+            return
+        words = [(f"{phase}, {epoch}", "  ".join(f"{name} {value:.4g}" for name, value in values.items()))
+                 for phase, epoch, values in ends]  # fmt: skip
+        print_pairs("model", of_model)
+        print_pairs("learned", model.learned)
+        print_pairs("columns", model.columns)
+        print_pairs("phases", describe.phase_rows(model))
+        print_pairs("end of training", words)
+        print_pairs("settings", describe.settings_rows(model))
+        print_pairs("run", [(name, str(value)) for name, value in facts.items()])
+
+
+@with_options
+def report(
+    *,
+    run: Run,
+    table: Annotated[Path | None, typer.Option(help="Table of the training samples.", show_default="none")] = None,
+    source: SampleOptions,
+    held_out: ValidationOptions,
+    shown: Shown,
+) -> None:
+    """Write report.html and figures/ of a run again.
+
+    Sections that need the data are those of the last report, unless the data are given.
+
+    Example: gppvae report runs/threes --table threes.csv --data threes.npy --validation-fraction 0.1
+    """
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.run import write_report
+
+        model, train, test = GPPVAE.load(run), None, None
+        if table is not None:
+            if source.data is None and model.sample_names_ is None:
+                raise ValueError("expected --table and --data together, got only one of them; give both or neither")
+            train, test = fit_data(table, source, held_out, model.kernel, model.seed, model.sample_names_)
+        elif source.data is not None:
+            raise ValueError("expected --table and --data together, got only one of them; give both or neither")
+        elif any(value is not None for value in vars(held_out).values()):
+            raise ValueError(
+                "expected --table and --data beside held-out rows, got neither; give the training data too"
+            )
+        page = write_report(run, model, train=train, test=test)
+        answer(shown, {"report": page}, f"report: {page}")
+
+
+@with_options
+def kernels(*, shown: Shown) -> None:
+    """List the kernels with their equations and arguments."""
+    with one_sentence():
+        from gppvae.kernels.arguments import constructor_signature
+        from gppvae.kernels.parse import KERNELS
+
+        found = {
+            name: {"call": f"{name}({_arguments(constructor_signature(cls))})", "text": inspect.getdoc(cls) or ""}
+            for name, cls in KERNELS.items()
+        }
+        lines = [
+            f"{one['call']}\n" + "".join(f"    {line}\n" for line in one["text"].splitlines()) for one in found.values()
+        ]
+        answer(shown, found, *lines, "Kernels are added (+), multiplied (*) and scaled: 0.5 * RBF(age) + Learned(id).")
+
+
+def _arguments(signature: inspect.Signature) -> str:
+    """Arguments as they are written in a kernel's text, with their defaults."""
+    words = []
+    for name, one in signature.parameters.items():
+        several = "..." if one.kind is one.VAR_POSITIONAL else ""
+        words.append(name + several if one.default is one.empty else f"{name}={one.default}")
+    return ", ".join(words)

@@ -1,0 +1,118 @@
+"""Options that commands share, as dataclasses: a command takes one of these as a parameter and gets its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+SAMPLES, MODEL, TRAINING, VALIDATION, OUTPUT = "Samples", "Model", "Training", "Validation", "Output"
+
+Run = Annotated[Path, typer.Argument(help="Folder of a fitted model.")]
+DATA_HELP = (
+    "Samples: .npy, HDF5 (faces.h5 or faces.h5:images), .zarr, a folder of images, or a table of numbers "
+    "(CSV, TSV, Parquet). Not needed with --samples or an .h5ad table."
+)
+TABLE_HELP = "Table of one row per sample: CSV, TSV, Parquet or .h5ad; its columns are those the kernel names."
+
+
+def option_in(panel: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=panel, **more)
+
+
+@dataclass
+class SampleOptions:
+    """Where samples come from and how they are read."""
+
+    data: Annotated[Path | None, option_in(SAMPLES, help=DATA_HELP, show_default="in the table")] = None
+    samples: Annotated[
+        list[str] | None,
+        option_in(
+            SAMPLES,
+            help='Columns that are the samples, by name or pattern ("gene_*"); several with several --samples.',
+            show_default="all of --data",
+        ),
+    ] = None
+    layer: Annotated[str | None, option_in(SAMPLES, help="Layer of an .h5ad file.", show_default="X")] = None
+    spatial: Annotated[
+        str | None,
+        option_in(SAMPLES, help="Coordinates in obsm of an .h5ad file: x, y, z.", show_default="none"),
+    ] = None
+    image_column: Annotated[
+        str | None,
+        option_in(
+            SAMPLES,
+            help="Column of the table with the images' file names.",
+            show_default="the one that fits the files",
+        ),
+    ] = None
+    image_size: Annotated[
+        tuple[int, int] | None,
+        option_in(SAMPLES, help="Height and width to resize images to.", show_default="as they are"),
+    ] = None
+    outside: Annotated[
+        bool,
+        option_in(SAMPLES, "--outside", help="Let image names and HDF5 links lead elsewhere."),
+    ] = False
+    fill_unwritten: Annotated[
+        bool,
+        option_in(SAMPLES, "--fill-unwritten", help="Fill parts of HDF5 and Zarr arrays that are not stored."),
+    ] = False
+
+
+@dataclass
+class ValidationOptions:
+    """Rows that are not trained on."""
+
+    validation_fraction: Annotated[
+        float | None, option_in(VALIDATION, help="Share of the rows held out at random.", show_default="none")
+    ] = None
+    validation_table: Annotated[
+        Path | None, option_in(VALIDATION, help="Table of rows that are not trained on.", show_default="none")
+    ] = None
+    validation_data: Annotated[
+        Path | None, option_in(VALIDATION, help="Their samples, as for --data.", show_default="in their table")
+    ] = None
+
+
+@dataclass
+class Shown:
+    """What a command prints."""
+
+    as_json: Annotated[bool, option_in(OUTPUT, "--json", help="Print the result as one JSON object.")] = False
+    quiet: Annotated[bool, option_in(OUTPUT, "--quiet", "-q", help="No progress bars.")] = False
+
+
+def with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Replace every parameter whose type is a dataclass by that dataclass's fields, in its place."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, type] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if not dataclasses.is_dataclass(hints[name]):
+            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[name] = typing.cast(type, hints[name])
+        own = typing.get_type_hints(groups[name], include_extras=True)
+        for field in dataclasses.fields(groups[name]):
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=own[field.name]))
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+        function(**given)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del command.__wrapped__  # typer would look through it
+    return command

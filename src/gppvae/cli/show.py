@@ -1,0 +1,70 @@
+"""What commands print: tables for people, JSON for programs, bars while they wait."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from gppvae.cli.options import Shown
+
+
+def utf8(*words: str) -> list[str]:
+    """Words of the command line as they were typed, also where the locale is C and Python took them for bytes."""
+    return [os.fsencode(word).decode("utf-8", "replace") for word in words]
+
+
+def answer(shown: Shown, result: dict[str, Any], *lines: str) -> None:
+    """Print the result: as JSON where it was asked for, else as the lines."""
+    print(json.dumps(_plain(result), ensure_ascii=False) if shown.as_json else "\n".join(lines))
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; numbers that are not finite are null."""
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+@contextlib.contextmanager
+def row_bar(what: str, shown: Shown) -> Iterator[None]:
+    """A bar on stderr over the rows that are worked through inside."""
+    from gppvae.data.progress import watched
+    from gppvae.training.progress import RowProgress
+
+    with RowProgress(what, enabled=not shown.quiet) as bar, watched(bar.update):
+        yield
+
+
+def print_scores(mse: dict[str, float], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    table.add_column("MSE", justify="right")
+    for number, (name, value) in enumerate(mse.items()):
+        table.add_row(name, f"{value:.4f}", style="bold" if number == 0 else "")
+    Console().print(table)
+
+
+def print_pairs(title: str, pairs: list[tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not pairs:
+        return
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        table.add_row(Text(name), Text(value))
+    Console().print(table, "")

@@ -1,0 +1,109 @@
+"""AnnData and .h5ad: the expression matrix as samples, observations as the table. Needs the extra `anndata`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse
+
+from gppvae.data.named import Named
+from gppvae.data.paths import plain_file
+from gppvae.data.table import shortened
+
+H5AD = ".h5ad"
+AXES = ("x", "y", "z")
+
+
+def from_anndata(adata: Any, layer: str | None = None, spatial: str | None = None) -> tuple[Named, pd.DataFrame]:
+    """Samples with the names of the genes, and the table of the observations.
+
+    A sparse matrix stays sparse. The matrix X of a file opened with backed="r" stays in the file where it is dense.
+
+    Args:
+        adata: the AnnData.  layer: name of the layer to take; None takes X.
+        spatial: key of coordinates in obsm, which become the columns x, y (and z) of the table.
+    """
+    if not all(hasattr(adata, name) for name in ("obs", "var_names", "layers", "obsm")):
+        raise TypeError(f"expected an AnnData, got {type(adata).__name__}; pass for example anndata.read_h5ad(path)")
+    values = adata.X if layer is None else adata.layers[_known("layer", layer, adata.layers)]
+    if values is None:
+        raise ValueError(f"expected a matrix X, got none; name one of the layers: {_list(adata.layers)}")
+    if hasattr(values, "to_memory"):  # a sparse matrix in a file
+        values = values.to_memory()
+    if scipy.sparse.issparse(values):
+        values = values.tocsr()
+    table = adata.obs.copy()
+    if spatial is not None:
+        places = np.asarray(adata.obsm[_known("spatial", spatial, adata.obsm)])
+        if places.ndim != 2 or not 1 <= places.shape[1] <= len(AXES):
+            raise ValueError(f"expected coordinates of one to three columns in obsm[{spatial!r}], got {places.shape}")
+        for name, column in zip(AXES, places.T, strict=False):
+            if name in table:
+                raise ValueError(
+                    f"expected obs without a column {name!r}, which the coordinates become, got one; rename it"
+                )
+            table[name] = column
+    return Named(values, adata.var_names), table
+
+
+def read_h5ad(
+    path: str | os.PathLike[str], layer: str | None = None, spatial: str | None = None
+) -> tuple[Named, pd.DataFrame]:
+    """`from_anndata` of a file; a dense X is read batch by batch."""
+    file = plain_file(path, "an .h5ad file")
+    anndata = _anndata(file)
+    try:
+        adata = anndata.read_h5ad(file, backed="r")
+    except Exception as error:  # what a damaged file raises depends on the place
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = shortened(" ".join(str(error).split()).rstrip("."), 200)
+        raise ValueError(f"expected an AnnData in {file}, got something else ({reason}); check the file") from None
+    return from_anndata(adata, layer, spatial)
+
+
+def write_h5ad(path: Path, layers: dict[str, np.ndarray], table: pd.DataFrame, names: list[str]) -> None:
+    """Named arrays (N, D) as one AnnData, the first of them as X, with the table as obs."""
+    anndata = _anndata(path)
+    first, *others = layers
+    # Texts as Python objects: the types that pandas 3 has for them cannot be written by every version of anndata.
+    texts = [name for name in table if isinstance(table[name].dtype, (pd.StringDtype, pd.CategoricalDtype))]
+    obs = table.astype(dict.fromkeys(texts, object)).set_index(_as_objects(table.index))
+    adata = anndata.AnnData(np.asarray(layers[first]), obs=obs, var=pd.DataFrame(index=_as_objects(names)))
+    for name in others:
+        adata.layers[name] = np.asarray(layers[name])
+    adata.write_h5ad(path)
+
+
+def _as_objects(names: Any) -> pd.Index:
+    return pd.Index([str(name) for name in names], dtype=object)
+
+
+def _anndata(file: Path) -> Any:
+    try:
+        import anndata
+    except ImportError:
+        raise ValueError(
+            f"{file.name} needs the package anndata, which is not installed; pip install 'gppvae[anndata]'"
+        ) from None
+    return anndata
+
+
+def _known(what: str, name: str, there: Any) -> str:
+    names = [str(key) for key in there]
+    if name not in names:
+        near = difflib.get_close_matches(str(name), names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {_list(there)}"
+        raise ValueError(
+            f"expected a {what} of the AnnData, got {shortened(str(name))!r}, which it does not have; {hint}"
+        )
+    return name
+
+
+def _list(there: Any) -> str:
+    return ", ".join(repr(str(name)) for name in list(there)[:20]) or "none"

@@ -1,0 +1,71 @@
+"""Figures and report of a fitted model as its methods.
+
+They are drawn in gppvae.report, above the estimators, which is loaded only when one of them is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+Part = tuple[Any, Any]
+
+
+def _drawing(module: str) -> Any:
+    """A module of gppvae.report. By name: no estimator depends on its own report."""
+    return importlib.import_module(f"gppvae.report.{module}")
+
+
+class Showing:
+    """`report` and `plot_*` of GPPVAE. Plots are SVG: a notebook shows them, `save("figure.svg")` writes a file."""
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        train: Part | None = None,
+        test: Part | None = None,
+        title: str | None = None,
+    ) -> Path:
+        """Write the report, one HTML file that needs no network (docs/howto/read_the_report.md).
+
+        Args:
+            path: a folder, usually that of the run; it gets report.html and figures/.
+            train: (samples, table) that were trained on.  test: (samples, table) that were not.
+            title: of the page; that of the last report there, or the name of the folder, when None.
+
+        Returns:
+            The path of the page.
+        """
+        written: Path = _drawing("run").write_report(path, self, train=train, test=test, title=title)
+        return written
+
+    def plot_training(self) -> Any:
+        """The loss, its terms and the validation error over epochs."""
+        return _drawing("plots").plot_training(self)
+
+    def plot_covariances(self) -> Any:
+        """What the kernel learned about ids and numbers: a labelled heat map for each part of it."""
+        return _drawing("plots").plot_covariances(self)
+
+    def plot_explain(self, table: Any) -> Any:
+        """Shares and curves of the kernel's terms over the rows of `table` (see `explain`)."""
+        return _drawing("plots").plot_explain(self, self.explain(table))  # type: ignore[attr-defined]
+
+    def plot_predictions(self, samples: Any, table: Any, each: int = 4) -> Any:
+        """Worst, typical and best predictions of known samples, `each` of a kind, with their uncertainty.
+
+        Args:
+            samples: known, best not trained on.  table: their rows.
+        """
+        return _drawing("plots").plot_predictions_of(self, samples, table, each)
+
+    def plot_calibration(self, samples: Any, table: Any) -> Any:
+        """Share of true values inside the predicted intervals, against the share that should be.
+
+        Args:
+            samples: that were not trained on.  table: their rows.
+        """
+        return _drawing("plots").plot_calibration_of(self, samples, table)

@@ -1,0 +1,104 @@
+"""Estimators and predictions as people see them: one or two lines of text, a few pictures in a notebook."""
+
+from __future__ import annotations
+
+import base64
+import io
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+if TYPE_CHECKING:
+    from gppvae.estimator.base import Estimator
+    from gppvae.estimator.prediction import Prediction
+
+MAX_PICTURES, MAX_ROWS, MAX_VALUES = 12, 8, 10
+
+
+def fitted_text(model: Estimator) -> str:
+    """What a fitted estimator was fitted to and how it did, in one line; empty if it is not fitted."""
+    if not hasattr(model, "model_"):
+        return ""
+    words = [f"samples of shape {model.shape_}", f"{model.model_.prior.n_latents} latents"]
+    if model.history_:
+        words.append(f"{len(model.history_)} epochs")
+    if hasattr(model, "fit_seconds_"):
+        words.append(f"{model.fit_seconds_:.0f} s")
+    error, simple = getattr(model, "held_out_error_", None), getattr(model, "simple_answers_", None)
+    if error is not None:
+        words.append(f"held-out error {error:.4g}")
+    if error is not None and simple:
+        best = min(simple, key=lambda name: simple[name])
+        words.append(f"best simple answer {simple[best]:.4g} ({best})")
+    return "fitted: " + ", ".join(words)
+
+
+def estimator_html(model: Estimator) -> str:
+    """An estimator in a notebook: what it is, what was trained, how it ended."""
+    rows = "".join(
+        f"<tr><td>{escape(str(name))}</td><td style='text-align:left'>{escape(str(value))}</td></tr>"
+        for name, value in (getattr(model, "resolved_", None) or model.get_params()).items()
+        if value is not None and name != "phases"
+    )
+    state = fitted_text(model) or "not fitted yet"
+    return (
+        f"<div><b>{type(model).__name__}</b> <span style='opacity:.7'>{escape(state)}</span>"
+        f"<details><summary>settings</summary><table>{rows}</table></details></div>"
+    )
+
+
+def prediction_text(prediction: Prediction) -> str:
+    """Shape and range of a prediction in one line."""
+    mean = np.asarray(prediction.mean)
+    words = [f"{len(mean)} samples of shape {mean.shape[1:]}"]
+    if mean.size:
+        words.append(f"mean from {mean.min():.4g} to {mean.max():.4g}")
+        words.append(
+            "no std: n_samples=0" if prediction.std is None else f"std {np.asarray(prediction.std).mean():.4g}"
+        )
+    return f"Prediction({', '.join(words)})"
+
+
+def prediction_html(prediction: Prediction) -> str:
+    """Pictures of the first samples, or a table of the first rows."""
+    mean = np.asarray(prediction.mean)
+    std = None if prediction.std is None else np.asarray(prediction.std)
+    head = f"<p>{escape(prediction_text(prediction))}</p>"
+    if not len(mean):
+        return head
+    pictures = _pictures(mean[:MAX_PICTURES])
+    if pictures is not None:
+        low, high = float(pictures.min()), float(pictures.max())
+        shown = "".join(_img(picture, low, high) for picture in pictures)
+        return f'{head}<div style="display:flex;flex-wrap:wrap;gap:4px">{shown}</div>'
+    first = mean[:MAX_ROWS].reshape(min(len(mean), MAX_ROWS), -1)[:, :MAX_VALUES]
+    names = list(getattr(prediction.mean, "columns", range(first.shape[1])))[: first.shape[1]]
+    spread: Any = None if std is None else std[:MAX_ROWS].reshape(len(first), -1)[:, :MAX_VALUES]
+    cells = [
+        [f"{value:.4g}" + ("" if spread is None else f" \u00b1 {spread[i, j]:.2g}") for j, value in enumerate(row)]
+        for i, row in enumerate(first)
+    ]
+    body = "".join("<tr>" + "".join(f"<td>{text}</td>" for text in row) + "</tr>" for row in cells)
+    columns = "".join(f"<th>{escape(str(name))}</th>" for name in names)
+    return f"{head}<table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _pictures(samples: np.ndarray) -> np.ndarray | None:
+    """(n, h, w) or (n, h, w, 3) of images in any order of axes; None if they are not images."""
+    if samples.ndim == 3:
+        return samples
+    if samples.ndim != 4:
+        return None
+    last = samples.shape[3] in (1, 3) and samples.shape[1] not in (1, 3)
+    colour = samples if last else np.moveaxis(samples, 1, -1)
+    return colour if colour.shape[3] == 3 else colour.mean(axis=3)
+
+
+def _img(picture: np.ndarray, low: float, high: float) -> str:
+    pixels = np.rint(255 * np.clip((picture - low) / ((high - low) or 1.0), 0.0, 1.0)).astype(np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, format="PNG")
+    uri = base64.b64encode(out.getvalue()).decode("ascii")
+    return f'<img src="data:image/png;base64,{uri}" width="96" alt="" style="image-rendering:pixelated">'

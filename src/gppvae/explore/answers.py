@@ -1,0 +1,268 @@
+"""What the page asks and what it gets: one method per question, values in, JSON or packed arrays out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+
+from gppvae import __version__
+from gppvae.data.table import Table
+from gppvae.estimator import GPPVAE
+from gppvae.explore import latents, objects, terms
+from gppvae.explore.columns import check_row, numbers_in
+from gppvae.explore.live import Live
+from gppvae.explore.sources import PREDICTED, Cells, Source
+from gppvae.explore.wire import pack
+from gppvae.likelihoods.counts import COUNTS
+from gppvae.report.describe import kernel_text
+from gppvae.report.images import is_image, shade_range
+
+SHADED = 64  # cells whose predictions set the range of shades
+SHARE_ROWS = 1000
+MAX_DRAWS = 64
+MAX_BLOCK = 256
+COLOURS = ("error", "uncertainty")
+MAPS = ("viridis", "magma")
+
+
+class Answers:
+    """A fitted model and its data, as the page sees them.
+
+    Args:
+        model: fitted.  source: its data, as far as given.  title: of the page.
+        folder: of the run, as it stands in the Python lines.
+    """
+
+    def __init__(self, model: GPPVAE, source: Source, title: str, folder: str) -> None:
+        self.title, self.folder, self.source = title, folder, source
+        self.live, self.cells = Live(model), Cells(model, source)
+        self.added: list[str] = []
+        self._scatter: tuple[latents.Directions, np.ndarray, np.ndarray] | None = None
+        self._shades = self._find_shades()
+
+    # -- questions
+
+    def meta(self) -> dict[str, Any]:
+        """Everything that does not change while the page is open, but for objects that are added."""
+        model = self.live.model
+        return {
+            "title": self.title,
+            "folder": self.folder,
+            "version": __version__,
+            "kernel": kernel_text(model),
+            "shape": list(model.shape_),
+            "images": is_image(model.shape_),
+            "counts": model.model_.autoencoder.likelihood.name in COUNTS,
+            "names": model.sample_names_ or [],
+            "columns": [column.to_json() for column in self.cells.columns],
+            "table": self.cells.to_json(),
+            "has_table": self.source.train is not None or self.source.held is not None,
+            "has_samples": any(part is not None and part.samples is not None for part, _ in self.cells.where[:1]),
+            "groups": self._groups(),
+            "leaves": self._leaves(),
+            "shades": self._shades,
+            "maps": {name: _map(name) for name in MAPS},
+            "start": self._start(),
+            "added": self.added,
+            "notes": self.source.notes,
+        }
+
+    def frame(self, asked: Any) -> bytes:
+        """Measured, predicted, uncertainty and draws at one row."""
+        row = check_row(self.cells.columns, asked.get("row"))
+        off = terms.check_off(self.live.model.prior_, asked.get("off", []))
+        n, kept = _whole(asked, "draws", MAX_DRAWS), _whole(asked, "keep", MAX_DRAWS)
+        if n == 1:
+            raise ValueError("expected 0 draws or at least 2, got 1")
+        cells = self.cells.at(row)
+        measured, status, sizes = None, PREDICTED, None
+        if cells:
+            measured, status = self.cells.read(cells[:1])[0], int(self.cells.status[cells[0]])
+            sizes = self._sizes(cells[:1])
+        found = self.live.frame(_table(row), n, off, bool(asked.get("noise", False)), min(kept, n), sizes)
+        facts: dict[str, Any] = {"status": status, "count": len(cells), "size": None if sizes is None else sizes[0]}
+        if measured is not None and np.isfinite(error := _rmse(measured, found.mean[0])):
+            facts["rmse"] = error
+        if found.std is not None:
+            facts["uncertainty"] = float(np.sqrt(np.square(found.std[0]).mean()))
+        arrays = {
+            "mean": found.mean[0],
+            "std": None if found.std is None else found.std[0],
+            "measured": measured,
+            "draws": None if found.draws is None else found.draws[:, 0],
+        }
+        return pack(facts, arrays)
+
+    def colour(self, asked: Any) -> bytes:
+        """Error or uncertainty of some rows: cells by their numbers, or rows that are in no table."""
+        kind = asked.get("kind")
+        if kind not in COLOURS:
+            raise ValueError(f"expected one of {', '.join(COLOURS)}, got {kind!r:.60}")
+        off = terms.check_off(self.live.model.prior_, asked.get("off", []))
+        if kind == "error":
+            numbers = self._numbers(asked.get("cells"))
+            predicted = self.live.frame(self.cells.rows(numbers), off=off, sizes=self._sizes(numbers)).mean
+            values = [
+                np.nan if sample is None else _rmse(sample, guess)
+                for sample, guess in zip(self.cells.read(numbers), predicted, strict=True)
+            ]
+            return pack({}, {"values": np.array(values)})
+        if "rows" in asked:
+            rows = [check_row(self.cells.columns, row) for row in _listed(asked["rows"])]
+            table: Any = {column.name: [row[column.name] for row in rows] for column in self.cells.columns}
+        else:
+            table = self.cells.rows(self._numbers(asked.get("cells")))
+        return pack({}, {"values": self.live.spread(table, off)})
+
+    def scatter(self, asked: Any) -> bytes:
+        """Where the rows lie in the latent space."""
+        directions, shown, places = self._directions()
+        facts = {"cells": shown.tolist(), "shares": [float(share) for share in directions.shares]}
+        return pack(facts, {"places": places})
+
+    def path(self, asked: Any) -> bytes:
+        """The way of one row through a column of numbers, and the row itself."""
+        row = check_row(self.cells.columns, asked.get("row"))
+        off = terms.check_off(self.live.model.prior_, asked.get("off", []))
+        directions = self._directions()[0]
+        mean, std = self.live.latents(_table(row), off)
+        arrays = {"here": directions.place(mean)[0], "here_std": directions.width(std)[0]}
+        column = next((c for c in self.cells.columns if c.name == asked.get("column") and c.levels is None), None)
+        if column is not None:
+            way = latents.path(self.live, directions, row, column.name, column.span(), off)
+            arrays |= dict(zip(("at", "places", "stds"), way, strict=True))
+        return pack({}, arrays)
+
+    def covariance(self, asked: Any) -> bytes:
+        """The covariance of one leaf, with labels."""
+        leaves = self.live.model.prior_.leaves()
+        number = _whole(asked, "leaf", len(leaves) - 1)
+        with self.live.lock, torch.no_grad():
+            found = terms.covariance_of(leaves[number], self.cells.columns)
+        return pack({"labels": found["labels"]}, {"matrix": found["matrix"]})
+
+    def add(self, asked: Any) -> dict[str, Any]:
+        """Learn an object from files, and answer as `meta` does."""
+        model = self.live.model
+        if is_image(model.shape_) and self._shades != [0.0, 1.0]:
+            low, high = self._shades
+            raise ValueError(
+                f"expected a model of pictures with values from 0 to 1, got {low:.3g} to {high:.3g}; use add_objects()"
+            )
+        with self.live.lock:
+            samples, table = objects.new_object(model, self.cells.columns, asked)
+            self.added += self.live.add(samples, table)
+            self.cells.add(self.live.model, table, samples)
+            self._scatter = None
+            return self.meta()
+
+    # -- pieces
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Groups of latents with their terms."""
+        model, prior = self.live.model, self.live.model.prior_
+        leaves = prior.leaves()
+        with self.live.lock, torch.no_grad():
+            numbers = latents.spread(len(self.cells.table), SHARE_ROWS)
+            found = terms.shares(prior, model.posterior_, self.live.rows(self.cells.rows(numbers)))
+            every = terms.terms_of(prior)
+            return [
+                {
+                    "latents": group.n_latents,
+                    "kernel": None if group.kernel is None else group.kernel.text(),
+                    "alpha": float(group.alpha),
+                    "terms": [
+                        {
+                            "name": list(name),
+                            "text": " * ".join(leaf.text() for leaf in term.leaves),
+                            "amplitude": float(term.amplitude()),
+                            "share": found[name],
+                            "leaves": [leaves.index(leaf) for leaf in term.leaves],
+                        }
+                        for name, term in every.items()
+                        if name[0] == number
+                    ],
+                }
+                for number, group in enumerate(prior.groups)
+            ]
+
+    def _leaves(self) -> list[dict[str, Any]]:
+        with self.live.lock, torch.no_grad():
+            return [terms.leaf_facts(leaf) for leaf in self.live.model.prior_.leaves()]
+
+    def _start(self) -> dict[str, Any]:
+        """The row that the page opens on: a held-out one if there is any."""
+        order = np.argsort(-self.cells.status, kind="stable")
+        row = self.cells.rows(order[:1])
+        facts = {column.name: column for column in self.cells.columns}
+        return {
+            name: _plain(numbers_in(row, name)[0]) if column.levels is None else str(row.ids(name)[0])
+            for name, column in facts.items()
+        }
+
+    def _find_shades(self) -> list[float]:
+        """Values drawn black and white."""
+        numbers = latents.spread(len(self.cells.table), SHADED)
+        seen = [self.live.frame(self.cells.rows(numbers)).mean.ravel()]
+        seen += [sample.ravel() for sample in self.cells.read(numbers) if sample is not None]
+        return list(shade_range(np.concatenate(seen)))
+
+    def _directions(self) -> tuple[latents.Directions, np.ndarray, np.ndarray]:
+        with self.live.lock:
+            if self._scatter is None:
+                self._scatter = latents.scatter(self.live, self.cells)
+            return self._scatter
+
+    def _sizes(self, numbers: list[int]) -> list[float] | None:
+        """Sizes of the measured samples of counts, at which they are predicted; None where there are none."""
+        likelihood = self.live.model.model_.autoencoder.likelihood
+        if likelihood.size_column is not None and likelihood.size_column in self.cells.table.columns:
+            given = self.cells.table.numeric((likelihood.size_column,))[numbers, 0]
+            return [float(size) for size in given]
+        if not likelihood.needs_totals:
+            return None
+        samples = self.cells.read(numbers)
+        return None if any(s is None for s in samples) else [float(np.nansum(s)) for s in samples]  # type: ignore[arg-type]
+
+    def _numbers(self, asked: Any) -> list[int]:
+        numbers = _listed(asked)
+        if not all(isinstance(n, int) and 0 <= n < len(self.cells.table) for n in numbers):
+            raise ValueError(f"expected numbers of cells below {len(self.cells.table)}, got others")
+        return numbers
+
+
+def _table(row: dict[str, Any]) -> Table:
+    return Table({name: [value] for name, value in row.items()} or {"row": [0]})
+
+
+def _plain(number: float) -> float | None:
+    """A number as JSON has it."""
+    return float(number) if np.isfinite(number) else None
+
+
+def _rmse(truth: np.ndarray, guess: np.ndarray) -> float:
+    """Root mean squared error over the observed values; NaN where none was."""
+    seen = np.isfinite(truth)
+    return float(np.sqrt(np.square(truth[seen] - guess[seen]).mean())) if seen.any() else float("nan")
+
+
+def _listed(asked: Any) -> list[Any]:
+    if not isinstance(asked, list) or not 1 <= len(asked) <= MAX_BLOCK:
+        raise ValueError(f"expected a list of 1 to {MAX_BLOCK} entries, got {type(asked).__name__}")
+    return asked
+
+
+def _whole(asked: Any, name: str, most: int) -> int:
+    value = asked.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError(f"{name} must be a whole number from 0 to {most}, got {value!r:.60}")
+    return value
+
+
+def _map(name: str) -> list[int]:
+    """256 colours of a colour map, red, green and blue end to end."""
+    colours: np.ndarray = matplotlib.colormaps[name](np.arange(256), bytes=True)
+    return [int(x) for x in colours[:, :3].ravel()]

@@ -1,0 +1,125 @@
+"""The columns that a model reads: ids with their levels, numbers with their range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gppvae.data.table import Table, id_text
+from gppvae.kernels import IdLeaf, InducingLeaf, Learned, Periodic
+from gppvae.prior.latent_prior import LatentPrior
+
+MARGIN = 0.1  # of the range, that a slider goes beyond the training values
+MAX_TICKS = 64
+DIGITS = 9  # to which numbers are compared
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """One column of the kernel.
+
+    Attributes:
+        name: in the table.
+        levels: ids, None for numbers.
+        values: distinct training values of a column of numbers, as far as they are known.
+        period: after which a column of numbers repeats, if the kernel says so.
+        takes_new: whether ids may be added, since all kernels that read them are Learned.
+    """
+
+    name: str
+    levels: list[str] | None
+    values: list[float]
+    period: float | None
+    takes_new: bool
+
+    def span(self) -> tuple[float, float]:
+        """Ends of the slider."""
+        if not self.values:
+            return -1.0, 1.0
+        low, high = min(self.values), max(self.values)
+        if self.period is not None and high - low <= self.period:
+            return (0.0, self.period) if low >= 0.0 and high <= self.period else (low, low + self.period)
+        room = MARGIN * (high - low) or 1.0
+        return low - room, high + room
+
+    def to_json(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"name": self.name, "kind": "number" if self.levels is None else "id"}
+        if self.levels is not None:
+            return facts | {"levels": self.levels, "takes_new": self.takes_new}
+        return facts | {"span": self.span(), "values": self.values, "period": self.period}
+
+
+def columns_of(prior: LatentPrior, table: Table | None = None) -> list[ColumnFacts]:
+    """Columns of the kernels in order; with a table, numbers have the values that stand in it."""
+    found: list[ColumnFacts] = []
+    for name in prior.columns():
+        readers = [leaf for leaf in prior.leaves() if name in leaf.columns_read]
+        ids = [leaf for leaf in readers if isinstance(leaf, IdLeaf)]
+        if ids:
+            new = all(isinstance(leaf, Learned) and not leaf.normalize for leaf in ids)
+            found.append(ColumnFacts(name, list(ids[0].levels), [], None, new))
+            continue
+        period = next((leaf.period for leaf in readers if isinstance(leaf, Periodic)), None)
+        values = [np.zeros(0)] if table is None else [numbers_in(table, name)]
+        for leaf in readers:
+            if isinstance(leaf, InducingLeaf) and table is None:
+                values.append(leaf.shown_values[:, leaf.columns_read.index(name)].cpu().numpy())
+        known = np.concatenate(values)
+        found.append(ColumnFacts(name, None, _few(np.unique(known[np.isfinite(known)])), period, False))
+    return found
+
+
+def row_key(columns: list[ColumnFacts], row: dict[str, Any]) -> tuple[Any, ...]:
+    """A row in a form that compares equal wherever it comes from."""
+    return tuple(_key(float(row[c.name])) if c.levels is None else id_text(row[c.name]) for c in columns)
+
+
+def table_keys(columns: list[ColumnFacts], table: Table) -> list[tuple[Any, ...]]:
+    """`row_key` of every row of a table."""
+    parts = [
+        [_key(x) for x in numbers_in(table, c.name).tolist()] if c.levels is None else table.ids(c.name).tolist()
+        for c in columns
+    ]
+    return list(zip(*parts, strict=True)) if parts else [()] * len(table)
+
+
+def check_row(columns: list[ColumnFacts], row: Any) -> dict[str, Any]:
+    """The values of the kernel's columns in a request; ValueError in one sentence when one is missing or wrong."""
+    if not isinstance(row, dict):
+        raise ValueError(f"expected a row with a value for every column, got {type(row).__name__}")
+    found: dict[str, Any] = {}
+    for column in columns:
+        value = row.get(column.name)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if column.levels is None:
+            if value is None and column.name in row:  # missing; the kernel says whether it may be
+                found[column.name] = float("nan")
+                continue
+            if not number or not np.isfinite(float(value)):  # type: ignore[arg-type]
+                raise ValueError(f"column {column.name!r} must be a finite number, got {value!r:.60}")
+            found[column.name] = float(value)  # type: ignore[arg-type]
+        else:
+            if not isinstance(value, str) and not number:
+                raise ValueError(f"column {column.name!r} must name an id, got {value!r:.60}")
+            found[column.name] = id_text(value)
+    return found
+
+
+def numbers_in(table: Table, name: str) -> np.ndarray:
+    """A column of numbers, (N,), NaN where one is missing."""
+    return pd.to_numeric(pd.Series(table[name]), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+
+
+def _key(number: float) -> float | None:
+    """A number in a form that compares equal, also to itself when it is missing."""
+    return None if np.isnan(number) else round(number, DIGITS)
+
+
+def _few(values: np.ndarray) -> list[float]:
+    """All values while they are few, else evenly spaced ones of them, ends included."""
+    if len(values) > MAX_TICKS:
+        values = values[np.linspace(0, len(values) - 1, MAX_TICKS).round().astype(int)]
+    return [float(value) for value in values]

@@ -1,0 +1,77 @@
+"""The latents in a few directions: where the rows lie, and the way of one object through a column of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gppvae.explore.live import NOTHING_OFF, Live
+from gppvae.explore.sources import Cells
+from gppvae.explore.terms import TermName
+
+MAX_FITTED = 2000  # rows that the directions are found from
+MAX_SHOWN = 5000  # rows in the scatter
+MAX_DIRECTIONS = 6
+PATH_POINTS = 61
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Principal directions of the latents' means: coordinates are (z - centre) @ axes.
+
+    Attributes:
+        centre: (L,).  axes: (L, k).  shares: of the variance, (k,).
+    """
+
+    centre: np.ndarray
+    axes: np.ndarray
+    shares: np.ndarray
+
+    def place(self, mean: np.ndarray) -> np.ndarray:
+        """Coordinates of latents, (N, k)."""
+        return (mean - self.centre) @ self.axes
+
+    def width(self, std: np.ndarray) -> np.ndarray:
+        """Standard deviations along the directions, (N, k), of latents that are independent given their row."""
+        return np.sqrt(np.square(std) @ np.square(self.axes))
+
+
+def find_directions(mean: np.ndarray) -> Directions:
+    """Directions of most variance; those of the axes where all latents are alike."""
+    centre = mean.mean(axis=0)
+    k = min(MAX_DIRECTIONS, mean.shape[1])
+    _, sizes, rows = np.linalg.svd(mean - centre, full_matrices=True)
+    squares = np.zeros(mean.shape[1])
+    squares[: len(sizes)] = np.square(sizes)
+    signs = np.where(rows.sum(axis=1) < 0, -1.0, 1.0)  # the same picture every time
+    return Directions(centre, (rows * signs[:, None])[:k].T, squares[:k] / (squares.sum() or 1.0))
+
+
+def spread(n: int, most: int) -> np.ndarray:
+    """At most `most` of n positions, evenly spaced."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64))
+
+
+def scatter(live: Live, cells: Cells) -> tuple[Directions, np.ndarray, np.ndarray]:
+    """Directions of the latents, the cells that are shown, and their coordinates (n, k)."""
+    shown = spread(len(cells.table), MAX_SHOWN)
+    mean, _ = live.latents(cells.rows(shown))
+    found = find_directions(mean[spread(len(mean), MAX_FITTED)])
+    return found, shown, found.place(mean)
+
+
+def path(
+    live: Live,
+    directions: Directions,
+    row: dict[str, Any],
+    column: str,
+    span: tuple[float, float],
+    off: frozenset[TermName] = NOTHING_OFF,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The way of a row through a column of numbers: its values (n,), coordinates and their deviations (n, k) each."""
+    at = np.linspace(*span, PATH_POINTS)
+    table = {name: np.repeat(np.array([value]), len(at)) for name, value in row.items()} | {column: at}
+    mean, std = live.latents(table, off)
+    return at, directions.place(mean), directions.width(std)

@@ -1,0 +1,162 @@
+"""Predictions quick enough to follow a hand: draws of the latent functions are made once, then asked anywhere."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gppvae.data.sizes import sizes_in
+from gppvae.data.table import Rows, Table
+from gppvae.estimator import GPPVAE
+from gppvae.estimator.prediction import mean_and_std
+from gppvae.explore.terms import TermName, noise_without, weight_masks
+from gppvae.models.objects import vectors_drawn
+from gppvae.models.predict import latents_at
+
+NOTHING_OFF: frozenset[TermName] = frozenset()
+BLOCK_DRAWS = 8  # where many cells are coloured
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A prediction at rows; samples in the model's own order of axes, (N, *shape).
+
+    Attributes:
+        mean: decoder at the mean of the latents.  std: over draws; None without.  draws: (n, N, *shape), or None.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray | None
+    draws: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Draws of B, the state of the generator of the noise at rows after them, and the seed of added vectors."""
+
+    weights: list[list[Tensor]]
+    state: Tensor
+    vectors: int
+
+
+class Live:
+    """A fitted model that is asked again and again; one question at a time.
+
+    Args:
+        model: fitted. It is never changed: objects that are added live in a copy.
+    """
+
+    def __init__(self, model: GPPVAE) -> None:
+        self.original, self.model = model, model
+        self.lock = threading.RLock()
+        self._drawn: dict[int, _Drawn] = {}
+
+    def rows(self, table: Any) -> Rows:
+        """A table as the kernels read it."""
+        return self.model.prior_.code(Table(table))
+
+    @torch.no_grad()
+    def frame(
+        self,
+        table: Any,
+        n_draws: int = 0,
+        off: frozenset[TermName] = NOTHING_OFF,
+        include_noise: bool = False,
+        keep_draws: int = 0,
+        sizes: Sequence[float] | None = None,
+    ) -> Frame:
+        """What `GPPVAE.predict` and `GPPVAE.sample` give at one row, without the terms that are off.
+
+        Args:
+            table: rows wanted.  n_draws: for the standard deviation; 0 for none.
+            include_noise: let it be that of a new sample.  keep_draws: how many of the draws to give back.
+            sizes: of samples of counts, one per row; by default those in the table, else a typical size.
+        """
+        with self.lock:
+            rows, posterior = self.rows(table), self.model.posterior_
+            masks = weight_masks(self.model.prior_, off)
+            size = sizes_in(rows) if sizes is None else torch.tensor(list(sizes), dtype=torch.float64)
+            latents = self._functions(rows, [[part.mean for part in posterior.parts]], masks, None)
+            mean = self._decoded(latents, size)[0][0]
+            if n_draws == 0:
+                return Frame(_array(mean), None, None)
+            drawn = self._draws(n_draws)
+            f = self._functions(rows, drawn.weights, masks, drawn.vectors)
+            generator = torch.Generator()
+            generator.set_state(drawn.state)
+            eps = torch.stack(
+                [torch.randn(f.shape[1:], generator=generator, dtype=torch.float64) for _ in range(len(f))]
+            )
+            noise = noise_without(self.model.prior_, rows, off).sqrt()
+            means, variances = self._decoded(f + noise * eps.to(f.device), size)
+            pairs = zip(means, variances, strict=True)
+            found = mean_and_std(pairs, include_noise, self.model.calibration_, self.model._unit())
+            return Frame(_array(mean), found["std"], _array(means[:keep_draws]) if keep_draws else None)
+
+    @torch.no_grad()
+    def spread(self, table: Any, off: frozenset[TermName] = NOTHING_OFF) -> np.ndarray:
+        """Standard deviation of a row's prediction over draws, root mean square over its values, (N,)."""
+        std = self.frame(table, BLOCK_DRAWS, off).std
+        assert std is not None
+        return np.sqrt(np.square(std).reshape(len(std), -1).mean(1))
+
+    @torch.no_grad()
+    def latents(self, table: Any, off: frozenset[TermName] = NOTHING_OFF) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of f at rows, (N, L) each; the mean without the terms that are off."""
+        with self.lock:
+            rows = self.rows(table)
+            found = latents_at(self.model.model_, self.model.posterior_, rows)
+            mean = found.mean
+            if off:
+                masks, means = weight_masks(self.model.prior_, off), [part.mean for part in self.model.posterior_.parts]
+                mean = self._functions(rows, [means], masks, None)[0]
+            return mean.cpu().numpy(), found.var.sqrt().cpu().numpy()
+
+    def add(self, samples: np.ndarray, table: dict[str, Any]) -> list[str]:
+        """Learn an object that the model never saw, in a copy of the model that is kept in memory only."""
+        with self.lock:
+            model = copy.deepcopy(self.original) if self.model is self.original else self.model
+            ids = model.add_objects(samples, table)
+            self.model = model
+            self._drawn.clear()
+            return ids
+
+    # -- pieces
+
+    def _draws(self, n: int) -> _Drawn:
+        """The draws that `GPPVAE.predict` would make with the model's own seed."""
+        if n not in self._drawn:
+            weights, generator, vectors = self.model._draws(self.model.posterior_, n, None)
+            self._drawn[n] = _Drawn(weights, generator.get_state(), vectors)
+        return self._drawn[n]
+
+    def _functions(self, rows: Rows, draws: Iterable[list[Tensor]], masks: list[Tensor], vectors: int | None) -> Tensor:
+        """f at rows for each draw of B, (n, N, L); features are made once unless draws have vectors of their own."""
+        prior = self.model.prior_
+        masked = [[B * mask for B, mask in zip(draw, masks, strict=True)] for draw in draws]
+        if vectors is None:
+            return torch.stack([prior.functions_at(rows, draw) for draw in masked])
+        of_vectors, found = torch.Generator().manual_seed(vectors), []
+        for draw in masked:
+            with vectors_drawn(prior, of_vectors):
+                found.append(prior.functions_at(rows, draw, of_vectors))
+        return torch.stack(found)
+
+    def _decoded(self, z: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance of p(y | z), (n, N, *shape) each, for latents (n, N, L), all in one batch."""
+        autoencoder = self.model.model_.autoencoder
+        out = autoencoder.decode(z.flatten(0, 1), None if size is None else size.repeat(len(z)))
+        mean = autoencoder.likelihood.mean(out)
+        var = autoencoder.likelihood.variance(out).expand_as(mean)
+        return mean.unflatten(0, z.shape[:2]), var.unflatten(0, z.shape[:2])
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.cpu().numpy()

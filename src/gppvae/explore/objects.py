@@ -1,0 +1,119 @@
+"""Files that are dropped on the page, as samples: pictures, or tables of values."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import io
+import math
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from gppvae.estimator import GPPVAE
+from gppvae.explore.columns import ColumnFacts, check_row
+from gppvae.report.images import is_image
+
+MAX_FILES = 64
+MAX_PIXELS = 40_000_000
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP")
+WHITE = 255
+
+
+def new_object(model: GPPVAE, columns: list[ColumnFacts], asked: Any) -> tuple[np.ndarray, dict[str, list[Any]]]:
+    """Samples and their rows from a request: {"column", "id", "files": [base64 ...], "rows": [{column: value} ...]}.
+
+    Returns:
+        samples as `GPPVAE.add_objects` takes them, and the table of their rows.
+    """
+    column = _new_column(columns, asked.get("column"))
+    name = asked.get("id")
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError("expected a name for the new object, got none; say for example 'mine'")
+    if name in (column.levels or []):
+        raise ValueError(f"expected a new name, got {name!r:.60}, which the model knows; choose another one")
+    files, rows = asked.get("files"), asked.get("rows")
+    if not isinstance(files, list) or not 1 <= len(files) <= MAX_FILES:
+        raise ValueError(f"expected 1 to {MAX_FILES} files, got {len(files) if isinstance(files, list) else 'none'}")
+    samples = [sample for number, file in enumerate(files, 1) for sample in _samples(model, file, f"file {number}")]
+    if not isinstance(rows, list) or len(rows) != len(samples):
+        raise ValueError(f"expected a row for each of {len(samples)} samples, got {len(rows or [])}; say their views")
+    checked = [check_row(columns, {**row, column.name: name}) for row in rows if isinstance(row, dict)]
+    table = {c.name: [row[c.name] for row in checked] for c in columns}
+    return _in_units(model, np.stack(samples)), table
+
+
+def _in_units(model: GPPVAE, samples: np.ndarray) -> np.ndarray:
+    """Pictures in the order of axes and the scale that the model was given its samples in; vectors as they are."""
+    if not is_image(model.shape_):
+        return samples
+    pixels = samples if model.scale is None else (samples / (WHITE * model.scale)).astype(np.float32)
+    if model.shape_[0] == 1:
+        return pixels[:, 0]
+    return np.moveaxis(pixels, 1, -1) if model.channels == "last" else pixels
+
+
+def _new_column(columns: list[ColumnFacts], name: Any) -> ColumnFacts:
+    open_ones = [column for column in columns if column.takes_new]
+    if not open_ones:
+        raise ValueError("expected a kernel with a Learned column, got none; only Learned can take new objects")
+    found = open_ones[0] if name is None else next((c for c in open_ones if c.name == name), None)
+    if found is None:
+        raise ValueError(f"column {name!r:.60} cannot take new objects; {open_ones[0].name!r} can")
+    return found
+
+
+def _samples(model: GPPVAE, file: Any, what: str) -> list[np.ndarray]:
+    """The samples of one file: one picture, or a row of values per line."""
+    try:
+        content = base64.b64decode(file, validate=True)
+    except (TypeError, ValueError, binascii.Error):
+        raise ValueError(f"expected the bytes of {what} in base64, got something else") from None
+    if is_image(model.shape_):
+        return [picture(content, model.shape_, what)]
+    return list(values(content, model.shape_, what))
+
+
+def picture(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
+    """A picture in the size and colours of the training samples, as uint8, (channels, h, w)."""
+    channels, height, width = shape
+    if channels not in (1, 3):
+        raise ValueError(f"expected a model of grey or colour pictures, got {channels} channels; use add_objects()")
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            if math.prod(image.size) > MAX_PIXELS:
+                raise ValueError(f"expected at most {MAX_PIXELS} pixels in {what}, got {math.prod(image.size)}")
+            upright = ImageOps.exif_transpose(image)
+            shown = upright.convert("RGB" if channels == 3 else "L").resize((width, height), Image.Resampling.BOX)
+    except ValueError:
+        raise
+    except Exception:  # Pillow's readers raise whatever their parsing meets
+        raise ValueError(f"expected a picture ({', '.join(FORMATS)}) in {what}, got another kind of file") from None
+    pixels = np.asarray(shown)
+    return pixels.transpose(2, 0, 1) if channels == 3 else pixels[None]
+
+
+def values(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
+    """Rows of values, (n, K), from text with one sample per line, with or without a line of names."""
+    try:
+        lines = [line for line in csv.reader(io.StringIO(content.decode("utf-8-sig"))) if line]
+    except (UnicodeDecodeError, csv.Error):
+        raise ValueError(f"expected a CSV table of values in {what}, got something else") from None
+    if lines and any(not _is_number(entry) for entry in lines[0]):
+        lines = lines[1:]
+    wrong = next((line for line in lines if len(line) != shape[0] or not all(map(_is_number, line))), None)
+    if wrong is not None or not lines:
+        raise ValueError(
+            f"expected lines of {shape[0]} numbers in {what}, got "
+            f"{'none' if wrong is None else f'a line of {len(wrong)} entries'}; one sample per line"
+        )
+    return np.array(lines, dtype=np.float64).astype(np.float32)
+
+
+def _is_number(entry: str) -> bool:
+    try:
+        return math.isfinite(float(entry))
+    except ValueError:
+        return False

@@ -1,0 +1,198 @@
+"""The server of the live page: this machine only, behind a random token, with nothing but its own files and answers."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gppvae.explore.answers import Answers
+
+STATIC = Path(__file__).parent / "static"
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+HOST = "127.0.0.1"
+OWN_NAMES = {"127.0.0.1", "localhost", "[::1]"}
+MAX_QUESTION, MAX_FILES = 1 << 20, 96 << 20  # bytes of a request; with files, of all of them in base64
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",  # the token is in the address
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Guard:
+    """Refuses what does not come from the page itself, and puts the headers on what does.
+
+    A page elsewhere whose name was pointed at this machine (DNS rebinding) sends its own name as Host. A page in
+    another tab that asks across origins sends its Origin. Neither knows the token.
+
+    Args:
+        app: what is guarded.  token: the first part of every path.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app, self.token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        refused = self._refused(request)
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+            await send(message)
+
+        await (self.app if refused is None else refused)(scope, receive, with_headers)
+
+    def _refused(self, request: Request) -> Response | None:
+        host = request.headers.get("host", "")
+        if _name(host) not in OWN_NAMES:
+            return _sentence("expected a request to this machine by its own name", 421)
+        origin = request.headers.get("origin")
+        if origin is not None and origin != f"http://{host}":
+            return _sentence("expected a request from the page itself", 403)
+        first = request.url.path.lstrip("/").split("/")[0]
+        if not secrets.compare_digest(first.encode(), self.token.encode()):
+            return _sentence("expected the address that `gppvae explore` printed, with its token", 404)
+        return None
+
+
+def make_app(answers: Answers, token: str) -> ASGIApp:
+    """The server's application; every path begins with the token."""
+    questions: dict[str, Callable[[Any], Any]] = {
+        "frame": answers.frame,
+        "colour": answers.colour,
+        "scatter": answers.scatter,
+        "path": answers.path,
+        "covariance": answers.covariance,
+        "add": answers.add,
+    }
+
+    async def meta(request: Request) -> Response:
+        return JSONResponse(await anyio.to_thread.run_sync(answers.meta))
+
+    async def ask(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in questions:
+            return _sentence("there is no such question", 404)
+        if not request.headers.get("content-type", "").startswith("application/json"):
+            return _sentence("expected JSON", 415)
+        body = await _body(request, MAX_FILES if name == "add" else MAX_QUESTION)
+        if body is None:
+            return _sentence("the request is too large", 413)
+        try:
+            asked = json.loads(body)
+            if not isinstance(asked, dict):
+                raise ValueError(f"expected a JSON object, got {type(asked).__name__}")
+            found = await anyio.to_thread.run_sync(questions[name], asked)
+        except (ValueError, TypeError, RecursionError) as error:
+            return _sentence(" ".join(str(error).split()) or type(error).__name__, 400)
+        return (
+            Response(found, media_type="application/octet-stream") if isinstance(found, bytes) else JSONResponse(found)
+        )
+
+    files = {path.name: path.read_bytes() for path in sorted(STATIC.iterdir()) if path.suffix in KINDS}
+
+    async def file(request: Request) -> Response:
+        name = request.path_params.get("name") or "index.html"
+        if name not in files:  # names of files that were read at the start; no path leads anywhere else
+            return _sentence("there is no such file", 404)
+        return Response(files[name], media_type=KINDS[Path(name).suffix])
+
+    routes = [
+        Route(f"/{token}/", file),
+        Route(f"/{token}/ask/meta", meta),
+        Route(f"/{token}/ask/{{name}}", ask, methods=["POST"]),
+        Route(f"/{token}/{{name}}", file),
+    ]
+    return Guard(Starlette(routes=routes), token)
+
+
+class LiveServer:
+    """The live page on a port of this machine.
+
+    Args:
+        answers: what the page asks.  port: 0 for a free one.  token: part of the address; a random one when None.
+    """
+
+    def __init__(self, answers: Answers, port: int = 0, token: str | None = None) -> None:
+        self.token = token or secrets.token_urlsafe(18)
+        # With the protocol named, asyncio switches Nagle's delay off: 40 ms per frame otherwise.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((HOST, port))
+            self._socket.listen()  # a browser that is opened before `run` waits instead of being refused
+        except OSError as error:
+            self._socket.close()
+            raise OSError(
+                f"expected a free port on this machine, got {port} ({error.strerror}); choose another"
+            ) from None
+        self.port = int(self._socket.getsockname()[1])
+        config = uvicorn.Config(
+            make_app(answers, self.token),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=2,
+        )
+        self._server = uvicorn.Server(config)
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.port}/{self.token}/"
+
+    def run(self) -> None:
+        """Answer until `stop` or Ctrl-C."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Let `run` come to its end."""
+        self._server.should_exit = True
+
+
+def _name(host: str) -> str:
+    """A Host header without its port."""
+    return host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.split(":")[0]
+
+
+async def _body(request: Request, most: int) -> bytes | None:
+    """The body of a request, None when it is larger than `most`; nothing beyond that is kept."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _sentence(text: str, status: int) -> Response:
+    return JSONResponse({"error": text}, status)

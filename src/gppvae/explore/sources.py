@@ -1,0 +1,211 @@
+"""The data of a run, as far as they are given: rows of training, rows held out, and their samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from gppvae.data.arrays import Samples
+from gppvae.data.rotated_digits import small_split
+from gppvae.data.table import Table
+from gppvae.estimator import GPPVAE
+from gppvae.explore.columns import ColumnFacts, columns_of, row_key, table_keys
+from gppvae.report.describe import run_config
+
+DEMO = "demo.json"  # what `gppvae demo` leaves beside its model
+MAX_ROWS = 20_000  # that a page shows
+MAX_CELLS = 4096  # of a grid that is made from the model alone
+MAX_COLOURS = 24  # columns beyond those of the kernel
+PREDICTED, MEASURED, HELD_OUT = 0, 1, 2
+Numbers = Sequence[int] | np.ndarray
+
+
+@dataclass
+class Part:
+    """Rows, and their samples where these are known."""
+
+    table: Table
+    samples: Samples | None = None
+
+
+@dataclass
+class Source:
+    """What is known beside the model.
+
+    Attributes:
+        train, held: rows that were trained on, and rows that were not.  notes: sentences that the page shows.
+    """
+
+    train: Part | None = None
+    held: Part | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def make_part(model: GPPVAE, table: Any, samples: Any = None) -> Part:
+    """A part of the data for this model; samples must have its shape and one row each."""
+    rows = Table(table)
+    found = None if samples is None else model._samples(samples)
+    if found is not None and len(found) != len(rows):
+        raise ValueError(f"expected one row of the table per sample, got {len(rows)} rows and {len(found)} samples")
+    return Part(rows, found)
+
+
+def demo_source(run: Path, model: GPPVAE) -> Source | None:
+    """The digits of `gppvae demo`, which come with the package; None for other runs."""
+    file = run / DEMO
+    if not file.is_file():
+        return None
+    try:
+        facts = json.loads(file.read_text("utf-8"))
+        recipe = facts["recipe"]
+        digits = small_split(recipe["n_digits"], recipe["n_angles"], facts["seed"], recipe["held_out_angle"])
+    except (ValueError, KeyError, TypeError) as error:
+        return Source(
+            notes=[f"{DEMO} does not say which digits the demo used ({error!r:.80}); give --table and --data."]
+        )
+    train, held = (make_part(model, part.table, part.images) for part in (digits.train, digits.test))
+    return Source(train, held)
+
+
+def other_data(run: Path, model: GPPVAE, part: Part | None) -> list[str]:
+    """A sentence when the rows are not those that the model was fitted to, as far as the run folder can tell."""
+    fitted = run_config(run).get("settings", {}).get("data", {})
+    if part is None or not isinstance(fitted, dict) or fitted.get("n_samples", len(part.table)) == len(part.table):
+        return []
+    return [
+        f"The model was fitted to {fitted['n_samples']} samples, and the table has {len(part.table)} rows: "
+        "measured means that a row stands in this table. Give --validation-fraction if gppvae fit had it."
+    ]
+
+
+class Cells:
+    """The rows that the page shows, each once, with what is known of them.
+
+    Args:
+        model: fitted.  source: the data, as far as given.
+
+    Attributes:
+        columns: of the kernel.  table: rows, with all their columns.  status: PREDICTED, MEASURED or HELD_OUT, (N,).
+    """
+
+    def __init__(self, model: GPPVAE, source: Source) -> None:
+        self.model, self.source = model, source
+        parts = [part for part in (source.train, source.held) if part is not None]
+        joined = _joined([part.table for part in parts]) if parts else None
+        self.columns = columns_of(model.prior_, None if joined is None else Table(joined[columns_in(model, joined)]))
+        self.where: list[tuple[Part | None, int]] = []
+        if joined is None:
+            self.table = _from_model(self.columns)
+            self.status = np.full(len(self.table), PREDICTED)
+            self.where = [(None, 0)] * len(self.table)
+        else:
+            self._take(joined, parts)
+        self.places: dict[tuple[Any, ...], list[int]] = {}
+        for number, key in enumerate(table_keys(self.columns, self.table)):
+            self.places.setdefault(key, []).append(number)
+
+    def _take(self, joined: pd.DataFrame, parts: list[Part]) -> None:
+        where = [(part, number) for part in parts for number in range(len(part.table))]
+        status = np.concatenate(
+            [np.full(len(part.table), MEASURED if part is self.source.train else HELD_OUT) for part in parts]
+        )
+        known = _known(self.columns, Table(joined))
+        if not known.all():
+            self.source.notes.append(f"{int((~known).sum())} rows hold ids that the model does not know; left out.")
+        picked = np.flatnonzero(known)
+        if len(picked) > MAX_ROWS:
+            self.source.notes.append(f"{MAX_ROWS} of {len(picked)} rows are shown, evenly spaced.")
+            picked = picked[np.linspace(0, len(picked) - 1, MAX_ROWS).round().astype(int)]
+        if not len(picked):
+            raise ValueError("expected rows with ids that the model knows, got none; give the table it was fitted to")
+        self.table, self.status = Table(joined.iloc[picked]), status[picked]
+        self.where = [where[number] for number in picked]
+
+    def add(self, model: GPPVAE, rows: dict[str, list[Any]], samples: np.ndarray) -> None:
+        """Rows of objects that were added to `model`, a copy of the model; all of them are measured."""
+        self.model = model
+        part, first = make_part(model, rows, samples), len(self.table)
+        self.table = Table(_joined([self.table, part.table]))
+        self.columns = columns_of(model.prior_, Table({name: self.table[name] for name in model.prior_.columns()}))
+        self.status = np.concatenate([self.status, np.full(len(part.table), MEASURED)])
+        self.where += [(part, number) for number in range(len(part.table))]
+        for number, key in enumerate(table_keys(self.columns, part.table), first):
+            self.places.setdefault(key, []).append(number)
+
+    def at(self, row: dict[str, Any]) -> list[int]:
+        """Numbers of the cells with this row."""
+        return self.places.get(row_key(self.columns, row), [])
+
+    def read(self, numbers: Numbers) -> list[np.ndarray | None]:
+        """Samples of cells, (*shape) each with NaN where nothing was observed; None where there is no sample."""
+        return [self._read_one(*self.where[number]) for number in numbers]
+
+    def _read_one(self, part: Part | None, number: int) -> np.ndarray | None:
+        if part is None or part.samples is None:
+            return None
+        y, mask = part.samples.read(torch.tensor([number]))
+        return np.where(mask[0].numpy(), y[0].numpy(), np.nan) if mask is not None else y[0].numpy()
+
+    def rows(self, numbers: Numbers) -> Table:
+        """The kernel's columns at cells."""
+        taken = self.table.take(np.asarray(numbers, dtype=np.int64))
+        return Table({column.name: taken[column.name] for column in self.columns})
+
+    def to_json(self) -> dict[str, Any]:
+        """Every column as codes of ids or as numbers, and the status of each row."""
+        own = [column.name for column in self.columns]
+        others = [name for name in self.table.columns if name not in own][:MAX_COLOURS]
+        ids = {column.name for column in self.columns if column.levels is not None}
+        found = {name: _column(self.table, name, name in ids) for name in [*own, *others]}
+        return {"columns": found, "status": self.status.tolist()}
+
+
+def columns_in(model: GPPVAE, table: pd.DataFrame) -> list[str]:
+    """The kernel's columns, which the table must have."""
+    rows = Table(table)
+    for name in model.prior_.columns():
+        rows[name]  # a missing one is an error that names it
+    return model.prior_.columns() or list(rows.columns)
+
+
+def _joined(tables: list[Table]) -> pd.DataFrame:
+    frames = [pd.DataFrame(table.columns) for table in tables]
+    return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+
+
+def _known(columns: list[ColumnFacts], table: Table) -> np.ndarray:
+    known = np.ones(len(table), dtype=bool)
+    for column in columns:
+        if column.levels is not None:
+            known &= np.isin(table.ids(column.name), column.levels)
+    return known
+
+
+def _from_model(columns: list[ColumnFacts]) -> Table:
+    """Every combination of known ids and training values, as many as a page can show."""
+    found: dict[str, list[Any]] = {}
+    for column in columns:
+        values: list[Any] = column.levels if column.levels is not None else (column.values or [0.0])
+        n = len(next(iter(found.values()), [None]))
+        values = values[: max(1, MAX_CELLS // n)]
+        found = {name: [value for value in old for _ in values] for name, old in found.items()}
+        found[column.name] = values * n
+    return Table(found or {"row": [0]})
+
+
+def _column(table: Table, name: str, ids: bool) -> dict[str, Any]:
+    raw = pd.Series(table[name])
+    numbers = pd.to_numeric(raw, errors="coerce")
+    if not ids and raw.dtype.kind not in "mM" and not (numbers.isna() & ~raw.isna()).any():
+        values = numbers.to_numpy(np.float64, na_value=np.nan)
+        return {"kind": "number", "values": [float(v) if np.isfinite(v) else None for v in values]}
+    filled = Table({name: raw.astype(object).where(~raw.isna(), "(missing)").to_numpy()})
+    codes, levels = filled.coded_ids(name)
+    return {"kind": "id", "codes": codes.tolist(), "levels": [str(level) for level in levels]}

@@ -1,0 +1,253 @@
+"""Latents of rows given what was observed of their samples, and what follows for the values that were not.
+
+For one row, with the GP's prediction N(m, S) of its latents (S diagonal, latent noise included) as prior:
+
+    p(z | row, y_o)  ~  p(y_o | g(z)) N(z; m, S)
+
+Its mode comes from damped Gauss-Newton steps through the decoder, its covariance from the curvature there (Laplace).
+Where the noise of values has a covariance Psi, a missing value also follows the residuals of the observed ones:
+
+    E y_m = g_m + G (y_o - g_o),   G = Psi_mo Psi_oo^-1
+    Var y_m = A Sigma A' + Psi_mm - G Psi_om,   A = J_m - G J_o,   J the slopes of g at the mode
+
+Source: docs/math.md, "What is missing in a sample".
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gppvae.inference.trust import HiddenValues
+from gppvae.likelihoods import Likelihood
+from gppvae.models.vae import Autoencoder
+
+LEAST_VARIANCE = 1e-12
+STEPS = 8
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is known of some rows.
+
+    Attributes:
+        y: samples, 0 where not observed, (B, *shape).  mask: True where observed.  sizes: of counts, (B,) or None.
+        mean, var: of z as the GP predicts it, (B, L) float64 each.
+    """
+
+    y: Tensor
+    mask: Tensor
+    sizes: Tensor | None
+    mean: Tensor
+    var: Tensor
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Moments of all values of the rows given the observed ones, (B, *shape) each.
+
+    Attributes:
+        mean: of the values.  var: that comes from the latents.  noise: variance of the values' own noise.
+    """
+
+    mean: Tensor
+    var: Tensor
+    noise: Tensor
+
+
+class RowLatents:
+    """Posterior of the latents of some rows: mode `z`, (B, L), and `root` with root root' its covariance.
+
+    Args:
+        autoencoder: fitted.  likelihood: of the values, with measured noise.
+        known: what was observed.
+        noise: Psi, (K, K) float64, of vectors; None where the likelihood's own variances are all there is.
+        starts: latents to start from, (B, L) each; every row takes the best of them.
+        weight: of the observed values against the GP's prediction (trust.py).
+        steps: Gauss-Newton steps.
+    Cost: per step L forward-mode passes of the decoder, and O(B L^2 (K + L)); with Psi O(B K^2 (K + L)) as well.
+    """
+
+    def __init__(
+        self,
+        autoencoder: Autoencoder,
+        likelihood: Likelihood,
+        known: Observed,
+        noise: Tensor | None = None,
+        starts: tuple[Tensor, ...] = (),
+        weight: float = 1.0,
+        steps: int = STEPS,
+    ) -> None:
+        self.autoencoder, self.likelihood, self.known, self.noise = autoencoder, likelihood, known, noise
+        self.seen = known.mask.flatten(1)  # (B, K)
+        self.share, self.precision = min(weight, 1.0), 1.0 / (known.var * max(weight, 1.0))
+        self.root_noise: Tensor | None = None
+        if noise is not None:
+            pairs = self.seen.unsqueeze(1) & self.seen.unsqueeze(2)
+            own = torch.diag_embed((~self.seen).to(noise))  # values that were not observed stand apart, with variance 1
+            self.root_noise = torch.linalg.cholesky(torch.where(pairs, noise, 0.0) + own)  # (B, K, K)
+        with torch.no_grad():
+            self._run((known.mean, *starts), steps)
+
+    # -- the mode
+
+    def _run(self, starts: tuple[Tensor, ...], steps: int) -> None:
+        z = starts[0]
+        loss = self._loss(z)
+        for start in starts[1:]:
+            tried = self._loss(start)
+            better = tried < loss
+            z, loss = torch.where(better[:, None], start, z), torch.where(better, tried, loss)
+        curvature, gradient = self._expand(z)
+        damping = torch.full((len(z), 1, 1), 1e-3, dtype=z.dtype, device=z.device)
+        for _ in range(steps):
+            diagonal = torch.diag_embed(curvature.diagonal(dim1=1, dim2=2))
+            step = torch.linalg.solve(curvature + damping * diagonal, gradient.unsqueeze(2)).squeeze(2)
+            tried = self._loss(z - step)
+            better = tried < loss  # a row whose step does not help takes a shorter one
+            if better.any():
+                z, loss = torch.where(better[:, None], z - step, z), torch.where(better, tried, loss)
+                curvature, gradient = self._expand(z)
+            damping = torch.where(better[:, None, None], damping / 5.0, damping * 5.0).clamp(1e-7, 1e7)
+        self.z = z
+        upper = torch.linalg.cholesky(curvature).transpose(1, 2)
+        eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
+        self.root = torch.linalg.solve_triangular(upper, eye.expand_as(upper), upper=True)
+
+    def _loss(self, z: Tensor) -> Tensor:
+        """-log posterior up to a constant, (B,)."""
+        known, out = self.known, self._decode(z)
+        prior = 0.5 * ((z - known.mean).square() * self.precision).sum(1)
+        if self.root_noise is None:
+            nll = self.likelihood.nll(known.y, out, known.mask)
+        else:
+            nll = 0.5 * self._whitened(self._residual(out).unsqueeze(2)).square().sum((1, 2))
+        return prior + self.share * nll.to(prior)
+
+    def _expand(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Gauss-Newton curvature (B, L, L) and gradient (B, L) of the loss."""
+        out, slopes = self._decode(z), self._slopes(z) * self.seen.unsqueeze(1)  # (B, L, K)
+        residual = self._residual(out)
+        if self.root_noise is None:
+            # A probability of exactly 0 or 1 has no variance; its slope is zero too, and must not become 0 / 0.
+            std = self.likelihood.variance(out).clamp_min(LEAST_VARIANCE).sqrt().expand_as(self.known.y).flatten(1)
+            slopes, residual = slopes / std.unsqueeze(1), residual / std
+        else:
+            slopes = self._whitened(slopes.to(self.root_noise).transpose(1, 2)).transpose(1, 2)
+            residual = self._whitened(residual.unsqueeze(2)).squeeze(2)
+        curvature = self.share * (slopes @ slopes.transpose(1, 2)).to(z) + torch.diag_embed(self.precision)
+        pull = self.share * (slopes @ residual.unsqueeze(2)).squeeze(2).to(z)
+        gradient = self.precision * (z - self.known.mean) - pull
+        return curvature, gradient
+
+    def _whitened(self, x: Tensor) -> Tensor:
+        assert self.root_noise is not None
+        return torch.linalg.solve_triangular(self.root_noise, x.to(self.root_noise), upper=False)
+
+    def _residual(self, out: Tensor) -> Tensor:
+        """y - E y where observed, 0 elsewhere, (B, K)."""
+        error = (self.known.y - self.likelihood.mean(out)).flatten(1)
+        return torch.where(self.seen, error, torch.zeros_like(error))
+
+    def _decode(self, z: Tensor) -> Tensor:
+        return self.autoencoder.decode(z, self.known.sizes)
+
+    def _mean(self, z: Tensor) -> Tensor:
+        return self.likelihood.mean(self._decode(z))
+
+    def _slopes(self, z: Tensor) -> Tensor:
+        return slopes_of(self._mean, z, self.autoencoder)
+
+    # -- how well it would do
+
+    @torch.no_grad()
+    def linearised(self, row: Tensor, y: Tensor, hidden: Tensor, columns: Tensor) -> HiddenValues:
+        """The rows at the GP's prediction, to be judged by what was hidden.
+
+        Args:
+            row: numbers of the rows, (B,).  y: samples with the hidden values.  hidden: which, (B, *shape) bool.
+            columns: values to judge by, (C,).
+        """
+        z = self.known.mean
+        out, slopes = self._decode(z), self._slopes(z)
+        std = self.likelihood.variance(out).clamp_min(LEAST_VARIANCE).sqrt().expand_as(y).flatten(1)
+        slopes = slopes / std.unsqueeze(1)
+        visible, residual = slopes * self.seen.unsqueeze(1), (y - self.likelihood.mean(out)).flatten(1) / std
+        pull = (visible @ (residual * self.seen).unsqueeze(2)).squeeze(2)
+        return HiddenValues(
+            row=row,
+            var=self.known.var,
+            curvature=(visible @ visible.transpose(1, 2)).to(z),
+            pull=pull.to(z),
+            slopes=slopes[:, :, columns].to(z),
+            residual=residual[:, columns].to(z),
+            hidden=hidden.flatten(1)[:, columns],
+        )
+
+    # -- the values
+
+    @functools.cached_property
+    def _gain(self) -> Tensor | None:
+        """G for all values, (B, K, K): what a residual of an observed value says about the noise of every value."""
+        if self.noise is None or self.root_noise is None:
+            return None
+        to_observed = self.noise * self.seen.unsqueeze(2)  # rows of values that were not observed are 0
+        return torch.cholesky_solve(to_observed, self.root_noise).transpose(1, 2) * self.seen.unsqueeze(1)
+
+    @torch.no_grad()
+    def mean(self) -> Tensor:
+        """All values at the mode, (B, *shape)."""
+        out = self._decode(self.z)
+        mean = self.likelihood.mean(out)
+        return mean if self._gain is None else self._with_residual(mean, out)
+
+    @torch.no_grad()
+    def moments(self) -> Filled:
+        """Mean and variances of all values; at observed ones they are what was observed, and 0, if Psi is given."""
+        out, slopes = self._decode(self.z), self._slopes(self.z)
+        mean = self.likelihood.mean(out)
+        if self._gain is None or self.noise is None:
+            spread = (slopes.transpose(1, 2) @ self.root.to(slopes)).square().sum(2)
+            noise = self.likelihood.variance(out).expand_as(mean)
+            return Filled(mean, spread.view_as(mean), noise)
+        A = slopes.to(self.z).transpose(1, 2)  # (B, K, L)
+        A = A - self._gain @ (A * self.seen.unsqueeze(2))
+        left = self.noise.diagonal() - (self._gain * self.noise).sum(2)  # of Psi_mm - G Psi_om, (B, K)
+        parts = (A @ self.root).square().sum(2), left.clamp_min(0.0)
+        return Filled(self._with_residual(mean, out), *(part.to(mean).view_as(mean) for part in parts))
+
+    def _with_residual(self, mean: Tensor, out: Tensor) -> Tensor:
+        assert self._gain is not None
+        rest = (self._gain @ self._residual(out).to(self._gain).unsqueeze(2)).squeeze(2)
+        return mean + rest.to(mean).view_as(mean)
+
+    @torch.no_grad()
+    def draw(self, generator: torch.Generator, include_noise: bool) -> Tensor:
+        """One draw of all values given the observed ones, (B, *shape)."""
+        eps = torch.randn(self.z.shape, generator=generator, dtype=self.z.dtype).to(self.z.device)
+        out = self._decode(self.z + (self.root @ eps.unsqueeze(2)).squeeze(2))
+        mean = self.likelihood.mean(out)
+        if self._gain is None or self.noise is None:
+            return self.likelihood.noisy(mean, self.likelihood.variance(out), generator) if include_noise else mean
+        mean = self._with_residual(mean, out)
+        if not include_noise:
+            return mean
+        eps = torch.randn(self.seen.shape, generator=generator, dtype=self.z.dtype).to(self.z.device)
+        noise = eps @ torch.linalg.cholesky(self.noise).T
+        noise = noise - (self._gain @ (noise * self.seen).unsqueeze(2)).squeeze(2)  # given the observed values
+        return mean + noise.to(mean).view_as(mean)
+
+
+def slopes_of(mean: Callable[[Tensor], Tensor], z: Tensor, autoencoder: Autoencoder) -> Tensor:
+    """d mean / d z, (B, L, K), one forward-mode pass per latent."""
+    point = z.to(next(autoencoder.decoder.parameters(), z))
+    found = []
+    for number in range(z.shape[1]):
+        tangent = torch.zeros_like(point)
+        tangent[:, number] = 1.0
+        found.append(torch.func.jvp(mean, (point,), (tangent,))[1].flatten(1))
+    return torch.stack(found, dim=1)

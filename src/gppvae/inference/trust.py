@@ -1,0 +1,114 @@
+"""How far observed values are to be trusted when latents are inferred from them: measured by hiding some of them.
+
+Errors of a decoder go together from value to value, so that many observed values know less of the latents than as many
+independent ones would. And the GP's variances may be too small or too large. Both act through one number, the weight w
+of the observed values against the GP's prediction:
+
+    w <= 1:  p(y_o | z)^w N(z; m, S)          w = 0 is the prediction itself
+    w > 1:   p(y_o | z)   N(z; m, w S)        large w leaves the prediction aside
+
+It is the one that predicts hidden values best, with the decoder taken as linear at the prediction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+WEIGHTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
+LEAST_HIDDEN = 30  # values, below which nothing is measured
+LEAST_SHARE = 0.05  # of the observed values, hidden by the masks of other samples
+SPREADS = (0.5, 4.0)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Weight of observed values, and the factor by which standard deviations of what is missing are too small."""
+
+    weight: float = 1.0
+    spread: float = 1.0
+
+    def to_json(self) -> dict[str, float]:
+        return {"weight": self.weight, "spread": self.spread}
+
+    @classmethod
+    def from_json(cls, saved: dict[str, float]) -> Trust:
+        if saved["weight"] not in WEIGHTS or not SPREADS[0] <= saved["spread"] <= SPREADS[1]:
+            raise ValueError(f"the trust in observed values is {saved!r:.80}")
+        return cls(float(saved["weight"]), float(saved["spread"]))
+
+
+@dataclass(frozen=True)
+class HiddenValues:
+    """Rows with some observed values hidden, and the decoder linearised at the GP's prediction; in units of the noise.
+
+    Attributes:
+        row: numbers of the rows, (B,).
+        var: S of the latents, (B, L).  curvature: J_o J_o', (B, L, L).  pull: J_o r_o, (B, L), of values left visible.
+        slopes: J of some values, (B, L, C).  residual: their distance from the prediction, (B, C).
+        hidden: which of them were hidden, (B, C) bool.
+    """
+
+    row: Tensor
+    var: Tensor
+    curvature: Tensor
+    pull: Tensor
+    slopes: Tensor
+    residual: Tensor
+    hidden: Tensor
+
+
+def hide_as_elsewhere(mask: Tensor, shift: int = 1) -> Tensor | None:
+    """Observed values that another sample misses, `shift` samples away, (B, *shape) bool; None where that is too few.
+
+    If all samples miss the same values, nothing that is observed tells how well these can be known.
+    """
+    hidden = mask & ~mask.roll(shift, dims=0)
+    return hidden if hidden.sum() >= LEAST_SHARE * mask.sum() else None
+
+
+def hide_sides(mask: Tensor, generator: torch.Generator) -> Tensor:
+    """One side of each sample, (B, *shape) bool: values beyond a line across an image, any values of a vector.
+
+    A quarter to three quarters of the observed values. Neighbours of the hidden ones are hidden too, which makes it no
+    easier than most tasks.
+    """
+    shape = mask.shape[1:]
+    if len(shape) == 1:
+        order = torch.rand(mask.shape, generator=generator)
+    else:
+        rows, columns = torch.meshgrid(*(torch.linspace(-1.0, 1.0, n) for n in shape[1:]), indexing="ij")
+        turn = 2.0 * torch.pi * torch.rand(len(mask), 1, 1, 1, generator=generator)
+        order = (turn.cos() * rows + turn.sin() * columns).expand(mask.shape)  # (B, C, height, width)
+    order = order.flatten(1)
+    rank = torch.where(mask.flatten(1).cpu(), order, torch.inf).argsort(1).argsort(1)
+    visible = (0.25 + 0.5 * torch.rand(len(mask), 1, generator=generator)) * mask.flatten(1).sum(1, keepdim=True).cpu()
+    return mask & (rank >= visible).view(mask.shape).to(mask.device)
+
+
+def choose_trust(parts: list[HiddenValues]) -> Trust | None:
+    """The weight with the least squared error at hidden values, and how far its standard deviations are off there.
+
+    A lesser weight is taken where the difference is within the standard error over rows: little is lost by staying near
+    the prediction. None where too few values are hidden.
+    """
+    if sum(int(part.hidden.sum()) for part in parts) < LEAST_HIDDEN:
+        return None
+    n_rows = 1 + max(int(part.row.max()) for part in parts)
+    errors, variances = torch.zeros(2, n_rows, len(WEIGHTS), dtype=torch.float64)
+    for part in parts:
+        for number, weight in enumerate(WEIGHTS):
+            precision = torch.diag_embed(1.0 / (part.var * max(weight, 1.0))) + min(weight, 1.0) * part.curvature
+            root = torch.linalg.cholesky(precision)
+            step = torch.cholesky_solve(min(weight, 1.0) * part.pull.unsqueeze(2), root)  # (B, L, 1)
+            error = part.residual - (part.slopes.transpose(1, 2) @ step).squeeze(2)
+            spread = torch.linalg.solve_triangular(root, part.slopes, upper=False).square().sum(1)  # (B, C)
+            errors[part.row, number] += (error.square() * part.hidden).sum(1).cpu()
+            variances[part.row, number] += ((spread + 1.0) * part.hidden).sum(1).cpu()
+    worse = errors - errors[:, errors.sum(0).argmin(), None]  # (rows, weights)
+    within = worse.mean(0) <= worse.std(0) / n_rows**0.5 if n_rows > 1 else worse.mean(0) <= 0.0
+    chosen = int(torch.nonzero(within)[0])
+    factor = float((errors[:, chosen].sum() / variances[:, chosen].sum()).sqrt())
+    return Trust(WEIGHTS[chosen], min(max(factor, SPREADS[0]), SPREADS[1]))

@@ -1,0 +1,49 @@
+"""Covariance of the noise of values: what the errors of some values say about those of the others."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ROUNDS = 30
+LEAST = 1e-4  # variance of a value's noise, relative to the variance of the value
+MAX_VALUES = 200  # of a sample; more have too many pairs to learn from a few hundred errors
+MAX_NUMBERS = 10_000_000  # in the matrices of all rows together
+
+
+def rows_enough(n_rows: int, n_values: int) -> int:
+    """How many rows are used."""
+    return min(n_rows, max(1, MAX_NUMBERS // n_values**2))
+
+
+def noise_covariance(errors: Tensor, seen: Tensor, slopes: Tensor, var: Tensor) -> Tensor:
+    """Psi, (K, K), for errors e_n ~ N(0, J_n W_n J_n' + Psi) of which only some were observed.
+
+    Expectation maximisation: with C_n = J_n W_n J_n' + Psi at the observed values o of row n,
+
+        E eps_n = Psi_.o C_n^-1 e_n,   Cov eps_n = Psi - Psi_.o C_n^-1 Psi_o.,   Psi = mean_n (E eps E eps' + Cov eps)
+
+    Entries off the diagonal are shrunk by N / (N + K), as if K rows with independent errors had been seen as well.
+
+    Args:
+        errors: (N, K), each value in a unit of its own.  seen: (N, K) bool.
+        slopes: J, (N, L, K), of the decoder at the rows.  var: W, (N, L), what is not known of their latents.
+    Cost: O(N K^3) a round.
+    """
+    N, K = errors.shape
+    errors = torch.where(seen, errors, torch.zeros_like(errors))
+    pairs, own = seen.unsqueeze(1) & seen.unsqueeze(2), torch.diag_embed((~seen).to(errors))
+    signal = torch.where(pairs, (slopes * var.unsqueeze(2)).transpose(1, 2) @ slopes, 0.0)  # (N, K, K)
+    count = seen.sum(0).to(errors)
+    start = errors.square().sum(0) / count.clamp_min(1.0)
+    psi = torch.diag(torch.where(count > 0, start, torch.ones_like(start)).clamp_min(LEAST))
+    for _ in range(ROUNDS):
+        root = torch.linalg.cholesky(signal + torch.where(pairs, psi, 0.0) + own)
+        observed = psi * seen.unsqueeze(2)  # M Psi, (N, K, K)
+        gain = torch.cholesky_solve(observed, root).transpose(1, 2)
+        eps = (gain @ errors.unsqueeze(2)).squeeze(2)
+        psi = (eps.T @ eps + N * psi - (gain @ observed).sum(0)) / N
+        diagonal = psi.diagonal().clamp_min(LEAST)
+        psi = (N / (N + K)) * 0.5 * (psi + psi.T)
+        psi.diagonal().copy_(diagonal)
+    return psi

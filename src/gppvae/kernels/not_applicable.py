@@ -1,0 +1,80 @@
+"""Columns that do not apply to some rows: NaN is allowed where a product switches the term off.
+
+In `Linear(sick) * RBF(years_since_onset)` the term is 0 at healthy rows, `sick` = 0, whatever the years are. So they
+may be NaN there. Anywhere else a missing number is an error that names the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+
+from gppvae.data.table import Table
+
+if TYPE_CHECKING:
+    from gppvae.kernels.base import Leaf, Term
+
+
+def rows_that_apply(leaf: Leaf, terms: Sequence[Term], table: Table) -> Table:
+    """The rows at which the numbers that a leaf reads are there: what it is bound to."""
+    missing = _missing(leaf, table)
+    if not missing.any():
+        return table
+    alone = any(set(term.leaves) == {leaf} for term in terms)
+    table.numeric(leaf.columns_read, may_miss=not alone and not missing.all())  # errors with the numbers of all rows
+    return table.take(np.flatnonzero(~missing))
+
+
+def fill_switched_off(terms: Sequence[Term], table: Table) -> Table:
+    """The table with missing numbers filled in where every term that reads them is 0, so that they do not matter.
+
+    Raises:
+        ValueError: where a missing number does matter.
+    """
+    leaves = dict.fromkeys(leaf for term in terms for leaf in term.leaves)
+    missing = {leaf: found for leaf in leaves if (found := _missing(leaf, table)).any()}
+    if not missing:
+        return table
+    for term in terms:
+        for leaf in term.leaves:
+            if leaf in missing:
+                _check_switched_off(leaf, term, missing, table)
+    filled = dict(table.columns)
+    for name in dict.fromkeys(name for leaf in missing for name in leaf.columns_read):
+        gaps = pd.isna(filled[name])
+        there = np.flatnonzero(~gaps)
+        # A value that stands in the column anyway, so that none is added to the distinct ones.
+        value = filled[name][there[0]] if there.size else 0.0
+        filled[name] = np.where(gaps, value, filled[name]) if there.size else np.zeros(len(gaps))
+    return Table(filled)
+
+
+def _missing(leaf: Leaf, table: Table) -> np.ndarray:
+    """Rows in which a number that the leaf reads is missing, (N,) bool; ids must always be there."""
+    if not leaf.reads_numbers:
+        return np.zeros(len(table), dtype=bool)
+    return np.any([pd.isna(table[name]) for name in leaf.columns_read], axis=0)
+
+
+def _check_switched_off(leaf: Leaf, term: Term, missing: dict[Leaf, np.ndarray], table: Table) -> None:
+    rows = np.flatnonzero(missing[leaf])
+    off = np.zeros(len(rows), dtype=bool)
+    for other in term.leaves:
+        known = np.flatnonzero(~missing[other][rows]) if other in missing else np.arange(len(rows))
+        # Numbers of the table only: a learned vector that happens to be 0 says nothing about what applies.
+        if other is not leaf and other.reads_numbers and known.size:
+            with torch.no_grad():
+                factor = other.row_factor(other.code(table.take(rows[known])))
+            off[known] |= (factor == 0.0).all(1).cpu().numpy()
+    if off.all():
+        return
+    bad = rows[~off]
+    name = next(name for name in leaf.columns_read if pd.isna(table[name])[bad[0]])
+    raise ValueError(
+        f"column {name!r} must be finite, got nan in row {bad[0]} ({len(bad)} such rows); remove or fill those rows, "
+        f"or multiply by a column that is 0 where it does not apply, as in Linear(sick) * {leaf.text()}"
+    )

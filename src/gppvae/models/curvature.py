@@ -1,0 +1,127 @@
+"""What a sample says of its latents near a point: slope and curvature of -log p(y | decoder(z))."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gppvae.data.batches import Batch
+from gppvae.likelihoods import Likelihood
+from gppvae.models.vae import Autoencoder
+
+LEAST_VARIANCE = 1e-12
+EXACT_LATENTS = 16  # up to so many latents every column of the Jacobian is computed
+PROBES = 16  # random directions of the samples otherwise
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """-log p(y | z) around latents, row by row: value (B,), gradient (B, L) and Gauss-Newton curvature (B, L, L)."""
+
+    nll: Tensor
+    gradient: Tensor
+    curvature: Tensor
+
+    def where(self, chosen: Tensor, other: Expansion) -> Expansion:
+        """These rows where `chosen` (B,) is True, those of the other elsewhere."""
+        return Expansion(
+            torch.where(chosen, self.nll, other.nll),
+            torch.where(chosen[:, None], self.gradient, other.gradient),
+            torch.where(chosen[:, None, None], self.curvature, other.curvature),
+        )
+
+
+class Signs:
+    """Random signs for the values of a batch, the same however many processes share it.
+
+    Args:
+        seed: of the signs.  total, start: rows of the batch over all processes, and the first of them here.
+    """
+
+    def __init__(self, seed: int, total: int, start: int = 0) -> None:
+        self._generator, self._total, self._start = torch.Generator().manual_seed(seed), total, start
+
+    @classmethod
+    def of(cls, batch: Batch) -> Signs:
+        return cls(batch.seed, batch.total, batch.start)
+
+    def draw(self, like: Tensor) -> Tensor:
+        """As many signs as `like` has entries, other ones each time."""
+        whole = torch.randint(0, 2, (self._total, *like.shape[1:]), generator=self._generator)
+        return whole[self._start : self._start + len(like)].to(like) * 2.0 - 1.0
+
+
+@torch.no_grad()
+def jacobian_rows(
+    autoencoder: Autoencoder, likelihood: Likelihood, z: Tensor, mask: Tensor | None, signs: Signs
+) -> Tensor:
+    """Rows r with sum_s r r' = J'W J, J = d E[y] / d z and W = 1 / Var[y] of observed values; (B, S, L) float64.
+
+    For few latents these are the rows of W^(1/2) J, by one forward-mode pass per latent. For many they are
+    J'W^(1/2) e / sqrt(S) with random signs e, by S backward passes, and the equation holds on average.
+    Source: docs/math.md, "A posterior from sites".
+    """
+    z = _for_decoder(autoencoder, z)
+    raw = autoencoder.decode(z)
+    # A probability of exactly 0 or 1 has no variance; its slope is zero too, and must not become 0 / 0.
+    scale = likelihood.variance(raw).clamp_min(LEAST_VARIANCE).rsqrt().expand_as(likelihood.mean(raw))
+    scale = scale if mask is None else scale * mask
+    n_latents = z.shape[1]
+
+    def mean(at: Tensor) -> Tensor:
+        return likelihood.mean(autoencoder.decode(at))
+
+    if n_latents <= EXACT_LATENTS:
+        columns = []
+        for latent in range(n_latents):
+            tangent = torch.zeros_like(z)
+            tangent[:, latent] = 1.0
+            columns.append((torch.func.jvp(mean, (z,), (tangent,))[1] * scale).flatten(1))
+        return torch.stack(columns, dim=2).double()  # (B, K, L)
+    rows = []
+    with torch.enable_grad():
+        at = z.detach().requires_grad_()
+        weighted = mean(at) * scale
+        for number in range(PROBES):
+            last = number == PROBES - 1
+            e = signs.draw(weighted) / PROBES**0.5
+            rows.append(torch.autograd.grad(weighted, at, e, retain_graph=not last)[0])
+    return torch.stack(rows, dim=1).double()
+
+
+@torch.no_grad()
+def expand(
+    autoencoder: Autoencoder,
+    likelihood: Likelihood,
+    y: Tensor,
+    mask: Tensor | None,
+    z: Tensor,
+    signs: Signs,
+) -> Expansion:
+    """-log p(y | z) to second order around z. Cost: about min(L, 16) passes of the decoder.
+
+    Args:
+        likelihood: that of the autoencoder, or one with other noise.  signs: random ones, for many latents.
+    """
+    rows = jacobian_rows(autoencoder, likelihood, z, mask, signs)
+    nll, gradient = slope(autoencoder, likelihood, y, mask, z)
+    return Expansion(nll, gradient, rows.transpose(1, 2) @ rows)
+
+
+def slope(
+    autoencoder: Autoencoder, likelihood: Likelihood, y: Tensor, mask: Tensor | None, z: Tensor
+) -> tuple[Tensor, Tensor]:
+    """-log p(y | z) per row, (B,), and its gradient with respect to z, (B, L), in float64."""
+    with torch.enable_grad():
+        at = _for_decoder(autoencoder, z).detach().requires_grad_()
+        nll = likelihood.nll(y, autoencoder.decode(at), mask)
+        (gradient,) = torch.autograd.grad(nll.sum(), at)
+    return nll.detach().double(), gradient.double()
+
+
+def _for_decoder(autoencoder: Autoencoder, z: Tensor) -> Tensor:
+    """Latents in the type and on the device of the decoder."""
+    like = next(autoencoder.decoder.parameters(), z)
+    return z.to(like.device).to(like.dtype)

@@ -1,0 +1,174 @@
+"""The posterior after a fit: variances of q(B) and of the objects' vectors from what rows say through the decoder.
+
+An inference leaves means that predict well, and variances that are those of its own approximation. Here the variances
+are replaced by those of the decoder's linear expansion at the means: the prior's where nothing was observed, the exact
+posterior's where the decoder is linear. Source: docs/math.md, "A posterior from sites".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gppvae.data.batches import Batch, Epoch
+from gppvae.kernels import Learned
+from gppvae.models.curvature import Signs, jacobian_rows
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.objects import latents_by_vector, uncertain_columns
+from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.posterior import LatentPosterior, Rotated
+from gppvae.prior.sites import Sites, SiteSums, through_noise, with_sites
+
+AXES_ROWS = 1024  # about so many rows decide the directions of the latents
+
+
+@torch.no_grad()
+def laplace_posterior(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) -> LatentPosterior:
+    """q(B) with the means given and covariances from the sites of all rows; vectors of objects get theirs.
+
+    The directions of the latents that are independent are the principal axes of the rows' average curvature: with a
+    linear decoder and one noise level that is the exact posterior. Means, and so predictions without draws, stay.
+
+    Args:
+        model: fitted.  weights: q(B) whose means are kept.  epoch: the training rows.
+    Cost: one pass over the data, of about min(L, 16) passes of the decoder, and a part of one to find the directions.
+    """
+    prior = model.prior
+    typical = Typical(prior)
+    average = torch.zeros(prior.n_latents, prior.n_latents, dtype=torch.float64, device=prior.device)
+    every = max(1, epoch.n_rows // AXES_ROWS)
+    for number, batch in enumerate(epoch):
+        if number % every == 0:
+            average += curvature_of(model, weights, batch).sum(0)
+    epoch.world.sum_([average])
+    bases = principal_axes(prior, average)
+    sums, vectors = SiteSums(prior, bases), VectorSums(prior)
+    for batch in epoch:
+        sites = site_precisions(model, bases, batch, curvature_of(model, weights, batch))
+        sums.add(batch.rows, sites)
+        vectors.add(weights, batch, bases, sites)
+        typical.add(weights, batch)
+    epoch.world.sum_([*sums.tensors(), *vectors.precisions, *typical.sums])
+    vectors.store()
+    typical.store()
+    return with_sites(weights, sums)
+
+
+def curvature_of(model: GPPriorVAE, weights: LatentPosterior, batch: Batch) -> Tensor:
+    """J'W J at the means of the rows, (B, L, L), latents without a kernel integrated out."""
+    prior, autoencoder = model.prior, model.autoencoder.with_sizes_of(batch)
+    z = latents_for(model, weights.means, batch)
+    rows = jacobian_rows(autoencoder, autoencoder.likelihood.values, z, batch.mask, Signs.of(batch))
+    rows = prior.to_gp(rows)
+    return without_unexplained(prior, rows.transpose(1, 2) @ rows)
+
+
+def latents_for(model: GPPriorVAE, means: list[Tensor], batch: Batch) -> Tensor:
+    """Latents at the rows for these means of q(B); the encoder's for those without a kernel, (B, L)."""
+    prior, where = model.prior, model.prior.unexplained()
+    f = prior.functions_at(batch.rows, means)
+    if not where.any():
+        return f
+    return torch.where(where, prior.to_gp(model.autoencoder.encode(batch.y, batch.mask)[0]), f)
+
+
+def without_unexplained(prior: LatentPrior, curvature: Tensor) -> Tensor:
+    """Schur complement: what rows say of the other latents when those with z ~ N(0, I) are unknown, (B, L, L)."""
+    where = prior.unexplained()
+    if not where.any() or where.all():
+        return curvature
+    out = torch.zeros_like(curvature)
+    kept, gone = torch.nonzero(~where).squeeze(1), torch.nonzero(where).squeeze(1)
+    own = curvature[:, gone][:, :, gone] + torch.eye(len(gone), dtype=curvature.dtype, device=curvature.device)
+    cross = curvature[:, gone][:, :, kept]
+    left = curvature[:, kept][:, :, kept] - cross.transpose(1, 2) @ torch.linalg.solve(own, cross)
+    out[:, kept[:, None], kept[None, :]] = left
+    return out
+
+
+def principal_axes(prior: LatentPrior, curvature: Tensor) -> list[Tensor]:
+    """Eigenvectors of each group's block of an average curvature (L, L), least precise first."""
+    found, start = [], 0
+    for size in prior.sizes:
+        block = slice(start, start + size)
+        found.append(torch.linalg.eigh(curvature[block, block])[1])
+        start += size
+    return found
+
+
+def site_precisions(model: GPPriorVAE, bases: list[Tensor], batch: Batch, curvature: Tensor) -> list[Sites]:
+    """What rows say of f along the directions of each group, latent noise integrated out."""
+    prior, start, found = model.prior, 0, []
+    noise = prior.noise_at(batch.rows, training=True)
+    for basis in bases:
+        own = slice(start, start + len(basis))
+        start += len(basis)
+        along = ((curvature[:, own, own] @ basis) * basis).sum(1).clamp_min(0.0)  # u_k'Lambda_n u_k, (B, L_g)
+        found.append(Sites(through_noise(along, noise[:, own])))
+    return found
+
+
+class Typical:
+    """Mean and covariance of the latents over the rows: what is known of a sample whose row is not."""
+
+    def __init__(self, prior: LatentPrior) -> None:
+        L = prior.n_latents
+        self.prior = prior
+        self.sums = [torch.zeros(size, dtype=torch.float64, device=prior.device) for size in ((L,), (L, L), ())]
+
+    def add(self, weights: LatentPosterior, batch: Batch) -> None:
+        """Add the rows of a batch."""
+        f, noise = self.prior.functions_at(batch.rows, weights.means), self.prior.noise_at(batch.rows, training=True)
+        self.sums[0] += f.sum(0)
+        self.sums[1] += f.T @ f + torch.diag_embed(noise.sum(0))
+        self.sums[2] += len(batch)
+
+    def store(self) -> None:
+        """Give them to the prior."""
+        total, squares, n = self.sums
+        mean = total / n
+        self.prior.typical_mean.copy_(mean)
+        self.prior.typical_cov.copy_(squares / n - torch.outer(mean, mean))
+
+
+class VectorSums:
+    """Posterior precisions of the vectors of objects: I + sum_n A_n W_n A_n', where z = A'x + o and W are the sites.
+
+    Other columns and q(B) are held at their means. Columns whose vectors are not linear are left out.
+    """
+
+    def __init__(self, prior: LatentPrior) -> None:
+        self.prior, self.columns = prior, uncertain_columns(prior)
+        self.precisions = []
+        for leaves in self.columns:
+            trained, J = leaves[0].n_trained, sum(leaf.dim for leaf in leaves)
+            self.precisions.append(torch.zeros(trained, J, J, dtype=torch.float64, device=prior.device))
+
+    def add(self, weights: LatentPosterior, batch: Batch, bases: list[Tensor], sites: list[Sites]) -> None:
+        """Add the rows of a batch. Cost: J + 1 evaluations of the features, O(N J^2 L)."""
+        turn, along = torch.block_diag(*bases), torch.cat([own.precision for own in sites], dim=1)
+        for leaves, total in zip(self.columns, self.precisions, strict=True):
+            A, _ = latents_by_vector(self.prior, weights, batch.rows, leaves)
+            A = A @ turn  # along the directions
+            column = batch.rows.columns[leaves[0].key]
+            total.index_add_(0, column.values[column.index], (A * along.unsqueeze(1)) @ A.transpose(1, 2))
+
+    def store(self) -> None:
+        """Give the leaves the roots of their covariances."""
+        for leaves, total in zip(self.columns, self.precisions, strict=True):
+            set_trained_roots(leaves, total + torch.eye(total.shape[1], dtype=total.dtype, device=total.device))
+
+
+def set_trained_roots(leaves: list[Learned], precision: Tensor) -> None:
+    """Give the leaves of a column the roots of the covariances of their vectors, from precisions (P, J, J)."""
+    L_P = torch.linalg.cholesky(precision)
+    eye = torch.eye(precision.shape[1], dtype=precision.dtype, device=precision.device)
+    root, start = torch.linalg.solve_triangular(L_P.transpose(1, 2), eye.expand_as(L_P), upper=True), 0
+    for leaf in leaves:
+        leaf.trained_root = root[:, start : start + leaf.dim].clone(memory_format=torch.contiguous_format)
+        start += leaf.dim
+
+
+def has_sites(weights: LatentPosterior) -> bool:
+    """Whether q(B) was made from sites."""
+    return any(isinstance(part, Rotated) for part in weights.parts)

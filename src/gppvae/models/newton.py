@@ -1,0 +1,52 @@
+"""Damped Gauss-Newton steps (Levenberg-Marquardt) for many small problems at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SHORTER, LONGER = 5.0, 5.0  # what the damping is multiplied or divided by
+DAMPINGS = (1e-7, 1e7)
+START = 1e-3
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """A loss around points, problem by problem: value (P,), gradient (P, J), positive definite curvature (P, J, J)."""
+
+    loss: Tensor
+    gradient: Tensor
+    curvature: Tensor
+
+    def where(self, chosen: Tensor, other: Quadratic) -> Quadratic:
+        """These problems where `chosen` (P,) is True, those of the other elsewhere."""
+        return Quadratic(
+            torch.where(chosen, self.loss, other.loss),
+            torch.where(chosen[:, None], self.gradient, other.gradient),
+            torch.where(chosen[:, None, None], self.curvature, other.curvature),
+        )
+
+
+@torch.no_grad()
+def levenberg_marquardt(
+    expand: Callable[[Tensor], Quadratic], x: Tensor, steps: int, first: Quadratic | None = None
+) -> tuple[Tensor, Quadratic]:
+    """Minimise from x (P, J). A problem whose step does not lower its true loss stays, and tries a shorter one.
+
+    Args:
+        expand: the losses around points.  first: those around x, when they are known.
+    """
+    at = expand(x) if first is None else first
+    damping = torch.full((len(x), 1, 1), START, dtype=x.dtype, device=x.device)
+    for _ in range(steps):
+        scale = torch.diag_embed(at.curvature.diagonal(dim1=1, dim2=2))
+        tried_x = x - torch.linalg.solve(at.curvature + damping * scale, at.gradient.unsqueeze(2)).squeeze(2)
+        tried = expand(tried_x)
+        better = tried.loss < at.loss  # False where it is NaN
+        x = torch.where(better[:, None], tried_x, x)
+        at = tried.where(better, at)
+        damping = torch.where(better[:, None, None], damping / LONGER, damping * SHORTER).clamp(*DAMPINGS)
+    return x, at

@@ -1,0 +1,250 @@
+"""What samples of an added object differ by from their prediction, carried over to its other rows.
+
+A decoder that was trained on few objects cannot draw every new one. With e_i the errors at the k samples given of an
+object, its prediction at a row is
+
+    decoder(z) + c'C^-1 e,   c_i = h(kappa_i),   C_ij = h(kappa_ij),   C_ii = mean e^2,   h = a + b kappa + c kappa^16
+
+kriging, with kappa the correlation of the kernel between rows of one object. What samples of one object share, h, is
+measured on the training samples: of errors as large as theirs, what their errors share, which is nothing where they are
+noise; of larger ones, what deviations from the mean sample share, since that is what the decoder cannot draw.
+Source: docs/math.md, "Objects that were not in the training set".
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from gppvae.data.table import Rows
+from gppvae.kernels import Learned
+from gppvae.models.objects import learned_by_column
+from gppvae.prior.latent_prior import LatentPrior
+
+OBJECTS, ROWS_EACH = 64, 12  # of the training samples, to measure how samples of one object resemble each other
+LEAST_OWN = 1e-3  # share of the variance that a sample has for itself alone
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """E d_i d_j = var (a + b kappa_ij + c kappa_ij^16) for two samples of one object; var 0: unknown.
+
+    The last term is for what only neighbouring rows share.
+    """
+
+    var: float = 0.0
+    weights: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Resemblance:
+    """What samples of one trained object share: of deviations from the mean sample, and of errors of predictions.
+
+    Attributes:
+        directions: in how many directions of the samples deviations vary, tr(C)^2 / tr(C^2), as a share of their size.
+    """
+
+    deviations: Sharing = Sharing()
+    errors: Sharing = Sharing()
+    directions: float = 1.0
+
+    def shared(self, error_var: float) -> Tensor:
+        """For errors of this size: their variance, and the weights of what two samples share of it, (4,)."""
+        usual = min(error_var, self.errors.var)
+        pairs = zip(self.errors.weights, self.deviations.weights, strict=True)
+        weights = [usual * of_errors + (error_var - usual) * beyond for of_errors, beyond in pairs]
+        return torch.tensor([error_var, *weights], dtype=torch.float64)
+
+
+def basis(kappa: Tensor) -> Tensor:
+    """1, kappa and kappa^16, last."""
+    return torch.stack([torch.ones_like(kappa), kappa, kappa.clamp_min(0.0) ** 16], dim=-1)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Samples of one object that were given: unit features (k, H), weights of their errors (k, *shape).
+
+    Further what they share, (4,) as in `Resemblance.shared`, and the inverse of their covariance, (k, k).
+    """
+
+    features: Tensor
+    coefficients: Tensor
+    shared: Tensor
+    inverse: Tensor
+
+    def covariance(self, kappa: Tensor) -> Tensor:
+        return basis(kappa) @ self.shared[1:]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            "features": self.features,
+            "coefficients": self.coefficients,
+            "shared": self.shared,
+            "inverse": self.inverse,
+        }
+
+
+@dataclass
+class Remainders:
+    """What is carried over, per column of ids.
+
+    Attributes:
+        resembling: by column.  kept: by (column, id).
+    """
+
+    resembling: dict[str, Resemblance] = field(default_factory=dict)
+    kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
+
+    @torch.no_grad()
+    def keep(self, prior: LatentPrior, column: str, ids: list[str], rows: Rows, errors: Tensor, unit: Tensor) -> None:
+        """Keep what the samples of these ids differ by, (N, *shape), in place of what was kept of them.
+
+        Args:
+            rows: coded, ids known.  unit: size of a value that counts as one, broadcastable to a sample.
+        """
+        resemblance, leaves = self.resembling.get(column, Resemblance()), learned_by_column(prior)[column]
+        features, level = unit_features(prior, leaves, rows), level_of(leaves, rows)
+        for name in ids:
+            self.kept.pop((column, name), None)
+            own = torch.nonzero(level == leaves[0].levels.index(name)).squeeze(1)
+            error, v = errors[own.to(errors.device)], features[own]
+            shared = resemblance.shared(float((error / unit.to(error)).square().mean())).to(v)
+            if shared[1:].sum() <= 0.0:
+                continue
+            C = basis(v @ v.T) @ shared[1:]
+            C.diagonal().copy_(shared[0].clamp_min((1.0 + LEAST_OWN) * shared[1:].sum()))
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(C)).contiguous()
+            coefficients = inverse.to(error) @ error.flatten(1)
+            self.kept[column, name] = Kept(v, coefficients.reshape(error.shape).cpu(), shared, inverse)
+
+    @torch.no_grad()
+    def at(self, prior: LatentPrior, rows: Rows, shape: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
+        """What is added to predictions at rows, (N, *shape), and its variance in units, (N,); None for nothing."""
+        if not self.kept:
+            return None
+        total, variance = torch.zeros(len(rows), *shape), torch.zeros(len(rows), dtype=torch.float64)
+        for column, leaves in learned_by_column(prior).items():
+            names = [name for name in self.kept_of(column) if name in leaves[0].levels]
+            level = level_of(leaves, rows)
+            for name in names:
+                here = torch.nonzero(level == leaves[0].levels.index(name)).squeeze(1)
+                if len(here):
+                    kept, at = self.kept[column, name], here.cpu()
+                    kappa = unit_features(prior, leaves, rows[here]) @ kept.features.T
+                    c = kept.covariance(kappa)  # (n, k)
+                    total[at] += (c.to(kept.coefficients) @ kept.coefficients.flatten(1)).reshape(-1, *shape)
+                    left = kept.shared[1:].sum() - ((c @ kept.inverse) * c).sum(1)
+                    variance[at] += left.clamp_min(0.0).cpu()
+        return total, variance
+
+    def kept_of(self, column: str) -> list[str]:
+        return [name for known, name in self.kept if known == column]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a model file holds; names are in `to_json`."""
+        kept = enumerate(self.kept.values())
+        return {f"{number}.{name}": x for number, own in kept for name, x in own.tensors().items()}
+
+    def to_json(self) -> dict[str, Any]:
+        resembling = {name: asdict(own) for name, own in self.resembling.items()}
+        return {"resembling": resembling, "kept": [list(key) for key in self.kept]}
+
+    @classmethod
+    def from_saved(cls, saved: dict[str, Any], tensors: dict[str, Tensor], shape: tuple[int, ...]) -> Remainders:
+        """The one whose `to_json` and `tensors` these are."""
+        found = cls()
+        for name, own in saved["resembling"].items():
+            parts = [
+                Sharing(float(own[part]["var"]), _three(own[part]["weights"])) for part in ("deviations", "errors")
+            ]
+            deviations, errors = parts
+            found.resembling[str(name)] = Resemblance(deviations, errors, float(own["directions"]))
+        for number, (column, name) in enumerate(saved["kept"]):
+            own = Kept(**{part: tensors[f"{number}.{part}"] for part in Kept.__dataclass_fields__})
+            k = len(own.features)
+            fits = own.coefficients.shape == (k, *shape) and own.inverse.shape == (k, k) and own.shared.shape == (4,)
+            if not fits or own.features.ndim != 2 or not all(x.isfinite().all() for x in own.tensors().values()):
+                raise ValueError(f"what is kept of {str(name)[:40]!r} must be finite and of the samples' shape")
+            if str(column) not in found.resembling:
+                raise ValueError("what is kept of added ids must belong to a column of the kernel")
+            found.kept[str(column), str(name)] = own
+        return found
+
+
+def level_of(leaves: list[Learned], rows: Rows) -> Tensor:
+    """Number of each row's id among the levels of a column, (N,)."""
+    column = rows.columns[leaves[0].key]
+    return column.values[column.index]
+
+
+@torch.no_grad()
+def unit_features(prior: LatentPrior, leaves: list[Learned], rows: Rows) -> Tensor:
+    """Features of rows as if they showed one object, the mean one, of length 1, (N, H): their products are kappa."""
+    with _at_the_mean(leaves):
+        parts = [kernel.features(rows) for kernel in prior.kernels]
+    unit = [torch.nn.functional.normalize(part, dim=1) / len(parts) ** 0.5 for part in parts]
+    return torch.cat(unit, dim=1)
+
+
+@contextlib.contextmanager
+def _at_the_mean(leaves: list[Learned]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for leaf in leaves:
+            x = leaf.x.detach()
+            stack.enter_context(leaf.using(x[: leaf.n_trained].mean(0).expand_as(x)))
+        yield
+
+
+def rows_to_compare(prior: LatentPrior, rows: Rows) -> dict[str, Tensor]:
+    """A few rows of several objects per column of ids, (n,): those that `measure` asks for."""
+    found = {}
+    for column, leaves in learned_by_column(prior).items():
+        level, picked = level_of(leaves, rows), []
+        objects, counts = level.unique(return_counts=True)
+        objects = objects[counts > 1]
+        few = objects[torch.linspace(0, len(objects) - 1, min(OBJECTS, len(objects))).long()]
+        for number in few:
+            own = torch.nonzero(level == number).squeeze(1)
+            picked.append(own[torch.linspace(0, len(own) - 1, min(ROWS_EACH, len(own))).long()])
+        if picked:
+            found[column] = torch.cat(picked)
+    return found
+
+
+@torch.no_grad()
+def measure(prior: LatentPrior, column: str, rows: Rows, deviations: Tensor) -> Sharing:
+    """How deviations (N, K), in units, are shared by samples of one object, by least squares over pairs.
+
+    Args:
+        rows: of the samples.  deviations: zero where not observed.
+    """
+    leaves = learned_by_column(prior)[column]
+    level, v, d = level_of(leaves, rows), unit_features(prior, leaves, rows), deviations.double()
+    var = float(d.square().mean())
+    pairs = torch.triu(level[:, None] == level[None, :], diagonal=1)
+    if var == 0.0 or not pairs.any():
+        return Sharing()
+    kappa, alike = (v @ v.T)[pairs].cpu(), ((d @ d.T) / d.shape[1] / var)[pairs.to(d.device)].cpu()
+    weights = nnls(basis(kappa).numpy(), alike.numpy())[0]
+    return Sharing(var, _three(weights / max(weights.sum(), 1.0)))
+
+
+def directions(deviations: Tensor) -> float:
+    """Of samples (N, K): tr(C)^2 / tr(C^2) of their covariance C, as a share of K, without a sample's own square."""
+    d = deviations.double()
+    gram, (n, size) = d @ d.T, d.shape
+    squares = (gram.square().sum() - gram.diagonal().square().sum()) / max(n * (n - 1), 1)  # tr C^2
+    trace = gram.diagonal().mean()
+    return float((trace.square() / squares.clamp_min(1e-30) / size).clamp(1.0 / size, 1.0))
+
+
+def _three(weights: Any) -> tuple[float, float, float]:
+    a, b, c = (float(weight) for weight in weights)
+    return a, b, c

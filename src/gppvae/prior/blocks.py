@@ -1,0 +1,206 @@
+"""Terms of many ids, `Categorical(id) * k`: features that a row shares with all rows, and features of its own block.
+
+Such a term has R features for each of P ids, H = P R in all, of which a row has only its own R. Split
+
+    v_n = (v0_n, u_n in the block of id p_n)          v0 (H0), u (R)
+
+and C = I + sum v v'/d is an arrowhead: one dense block, P small ones, and the arms between (prior/arrowhead.py).
+Source: docs/math.md, "Terms of many ids". Weights B keep the order of `kernel.features`, so nothing outside `prior/`
+depends on the split.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gppvae.data.table import Rows
+from gppvae.kernels.base import Kernel, Leaf, Term, rowwise_outer
+from gppvae.kernels.ids import IdLeaf
+
+
+@dataclass(frozen=True)
+class NewIds:
+    """Rows of ids that were not in the training set: their blocks have weights of their own, B ~ N(0, 1).
+
+    Attributes:
+        own: u, (N, R), zero at rows of known ids.  block: (N,) in [0, n).  n: how many ids are new.
+    """
+
+    own: Tensor
+    block: Tensor
+    n: int
+
+    def variance(self) -> Tensor:
+        """|u|^2, the prior variance of their blocks, (N, 1)."""
+        return self.own.square().sum(1, keepdim=True)
+
+    def drawn(self, n_latents: int, generator: torch.Generator) -> Tensor:
+        """u'B with weights drawn once for each id, (N, L)."""
+        size = self.n, self.own.shape[1], n_latents
+        B = torch.randn(size, generator=generator, dtype=torch.float64).to(self.own.device)
+        return _per_row(self.own, B[self.block])
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where weights stand among all H: shared ones (H0,), and those of each id (P, R)."""
+
+    shared: Tensor
+    own: Tensor
+
+    @property
+    def n_weights(self) -> int:
+        """H0 + P R; others, if there are any, are read by no row."""
+        return self.shared.numel() + self.own.numel()
+
+    def take(self, B: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights (H, L) as those that are shared, (H0, L), and those of each id, (P, R, L)."""
+        return B[self.shared], B[self.own]
+
+    def put(self, shared: Tensor, own: Tensor, rest: Tensor) -> Tensor:
+        """The inverse of `take`; weights that no row reads are as in `rest`, (H, L)."""
+        return rest.index_put((torch.cat([self.shared, self.own.flatten()]),), torch.cat([shared, own.flatten(0, 1)]))
+
+
+@dataclass(frozen=True)
+class BlockFeatures:
+    """V, (N, H), by its non-zero entries; `V @ B` is what it is for a dense matrix.
+
+    Attributes:
+        shared: v0, (N, H0).  own: u, (N, R).  block: p, (N,).  places: where they stand among all H.
+        new: rows of ids that were not in the training set; in `own` these are zero.
+    """
+
+    shared: Tensor
+    own: Tensor
+    block: Tensor
+    places: Places
+    new: NewIds | None = None
+
+    def __matmul__(self, B: Tensor) -> Tensor:
+        """V B, (N, L): a table look-up of R x L weights per row."""
+        return self.shared @ B[self.places.shared] + _per_row(self.own, self._weights_of_rows(B))
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    def __getitem__(self, rows: slice | Tensor) -> BlockFeatures:
+        assert self.new is None, "rows are picked in training, where all ids are known"
+        return replace(self, shared=self.shared[rows], own=self.own[rows], block=self.block[rows])
+
+    def square(self) -> BlockFeatures:
+        """Every entry squared."""
+        return replace(self, shared=self.shared.square(), own=self.own.square())
+
+    def within(self, features: slice) -> BlockFeatures:
+        """The same with zeros outside of these features, for example those of one term of the kernel."""
+        shared, own = (
+            ((places >= features.start) & (places < features.stop)).to(self.own.dtype)
+            for places in (self.places.shared, self.places.own[0])  # a term has the features of all ids or of none
+        )
+        new = None if self.new is None else replace(self.new, own=self.new.own * own)
+        return replace(self, shared=self.shared * shared, own=self.own * own, new=new)
+
+    def dense(self, rank: int) -> Tensor:
+        """V with all its zeros, (N, H), for a few rows of known ids."""
+        V = self.shared.new_zeros(len(self), rank)
+        V[:, self.places.shared] = self.shared
+        return V.scatter(1, self.places.own[self.block], self.own)
+
+    def detach(self) -> BlockFeatures:
+        return replace(self, shared=self.shared.detach(), own=self.own.detach())
+
+    @property
+    def x(self) -> Tensor:
+        """The entries of a row side by side, (N, H0 + R)."""
+        return torch.cat([self.shared, self.own], dim=1)
+
+    def back(self, g: Tensor, B: Tensor) -> Tensor:
+        """g B' at those entries, (N, L) -> (N, H0 + R): the gradient of V B with respect to them."""
+        own = (self._weights_of_rows(B) @ g.unsqueeze(2)).squeeze(2)
+        return torch.cat([g @ B[self.places.shared].T, own], dim=1)
+
+    def _weights_of_rows(self, B: Tensor) -> Tensor:
+        return B[self.places.own[self.block]]  # (N, R, L)
+
+
+class BlockLayout:
+    """Which terms of a kernel are shared and which belong to the ids of one column.
+
+    Args:
+        kernel: bound.  key: the coded column of ids.
+
+    Attributes:
+        places: where features stand in `kernel.features`.
+        n_blocks: P.
+    """
+
+    def __init__(self, kernel: Kernel, key: str) -> None:
+        self.kernel, self.key = kernel, key
+        shared, own, start = [torch.zeros(0, dtype=torch.int64)], [], 0
+        for term in kernel.terms():
+            places = torch.arange(start, start + term.rank)
+            start += term.rank
+            if self._has_block(term):
+                own.append(self._by_id(term, places))
+            else:
+                shared.append(places)
+        self.places = Places(torch.cat(shared).to(kernel.device), torch.cat(own, dim=1).to(kernel.device))
+        self.n_blocks = len(self.places.own)
+
+    def is_block(self, leaf: Leaf) -> bool:
+        """Whether a leaf says nothing but to which block a row belongs."""
+        return leaf.key == self.key and isinstance(leaf, IdLeaf) and leaf.independent
+
+    def _has_block(self, term: Term) -> bool:
+        return any(map(self.is_block, term.leaves))
+
+    def _by_id(self, term: Term, places: Tensor) -> Tensor:
+        """Places of a term's features, those of one id in a row, (P, R_i)."""
+        axes = [axis for axis, leaf in enumerate(term.leaves) if self.is_block(leaf)]
+        places = places.reshape([leaf.rank for leaf in term.leaves]).movedim(axes, list(range(len(axes))))
+        while len(axes) > 1:  # Categorical(id) * Categorical(id) is only where both are the same id
+            places = places.diagonal(dim1=0, dim2=1).movedim(-1, 0)
+            axes.pop()
+        return places.reshape(len(places), -1)
+
+    def features(self, rows: Rows) -> BlockFeatures:
+        """V at rows. Cost O(N (H0 + R))."""
+        factors = {leaf: leaf.row_factor(rows) for leaf in self.kernel.leaves() if not self.is_block(leaf)}
+        one = torch.ones(len(rows), 1, dtype=torch.float64, device=rows.device)
+        shared: list[Tensor] = [one[:, :0]]
+        own: list[Tensor] = []
+        for term in self.kernel.terms():
+            parts = [factors[leaf] for leaf in term.leaves if leaf in factors]
+            u = functools.reduce(rowwise_outer, parts or [one])
+            u = u * term.amplitude() ** 0.5 if term.scales else u
+            (own if self._has_block(term) else shared).append(u)
+        column = rows.columns[self.key]
+        return self._known_and_new(torch.cat(shared, dim=1), torch.cat(own, dim=1), column.index, len(column.values))
+
+    def _known_and_new(self, shared: Tensor, own: Tensor, block: Tensor, n_ids: int) -> BlockFeatures:
+        if n_ids == self.n_blocks:
+            return BlockFeatures(shared, own, block, self.places)
+        beyond = block >= self.n_blocks
+        known, zero = torch.where(beyond, 0, block), torch.zeros_like(own)
+        new = NewIds(
+            torch.where(beyond.unsqueeze(1), own, zero),
+            (block - self.n_blocks).clamp_min(0),
+            n_ids - self.n_blocks,
+        )
+        return BlockFeatures(shared, torch.where(beyond.unsqueeze(1), zero, own), known, self.places, new)
+
+
+def block_column(kernel: Kernel) -> str | None:
+    """The coded column of most ids among those of which each has an effect of its own; None when there is none."""
+    sizes = {leaf.key: leaf.rank for leaf in kernel.leaves() if isinstance(leaf, IdLeaf) and leaf.independent}
+    return max(sizes, key=lambda key: sizes[key], default=None)
+
+
+def _per_row(own: Tensor, B: Tensor) -> Tensor:
+    """u_n'B_n, (N, R), (N, R, L) -> (N, L)."""
+    return (own.unsqueeze(1) @ B).squeeze(1)

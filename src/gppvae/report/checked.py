@@ -1,0 +1,120 @@
+"""Predictions at rows whose samples are known: errors, worst and best cases, calibration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import norm
+
+from gppvae.data.arrays import Samples, from_input_layout
+from gppvae.data.table import Table, id_text
+from gppvae.estimator import GPPVAE, Prediction
+from gppvae.report.errors import at_their_sizes
+
+Part = tuple[Any, Any]  # samples and their table
+DRAWS = 32
+LEVELS = np.linspace(0.1, 0.95, 18)
+MAX_CHECKED = 256  # rows drawn at; errors are of up to MAX_SCORED
+MAX_SCORED = 2000
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Rows, what is known of them and what was predicted; arrays have the model's own order of axes.
+
+    Attributes:
+        table: the rows.  truth: (n, *shape), NaN where nothing was observed.  mean: predicted.
+        spread: standard deviation over draws of the latents.  std: that of a new sample.
+        unit: size of a value that counts as one, so that errors of channels can be compared.
+    """
+
+    table: Table
+    truth: np.ndarray
+    mean: np.ndarray
+    spread: np.ndarray
+    std: np.ndarray
+    unit: np.ndarray
+
+    def errors(self) -> np.ndarray:
+        """Mean squared error of each row in units, (n,); NaN where nothing was observed."""
+        squares = np.square((self.truth - self.mean) / self.unit).reshape(len(self.truth), -1)
+        known = np.isfinite(squares)
+        return np.where(known.any(1), np.where(known, squares, 0.0).sum(1) / np.maximum(known.sum(1), 1), np.nan)
+
+    def cases(self, each: int) -> list[tuple[str, int]]:
+        """("worst" | "typical" | "best", row), `each` of a kind; with few rows only the worst and the best."""
+        errors = self.errors()
+        order = [int(i) for i in np.argsort(-errors, kind="stable") if np.isfinite(errors[i])]
+        each = max(1, min(each, len(order) // 3)) if order else 0
+        middle = len(order) // 2 - each // 2
+        kinds = {"worst": order[:each], "typical": order[middle : middle + each], "best": order[-each:] if each else []}
+        seen: set[int] = set()
+        found = []
+        for kind in ("worst", "best", "typical"):
+            for row in kinds[kind]:
+                if row not in seen:
+                    seen.add(row)
+                    found.append((kind, row))
+        return sorted(found, key=lambda pair: ("worst", "typical", "best").index(pair[0]))
+
+    def coverage(self, channel: int | None = None) -> np.ndarray:
+        """Share of known values inside their central intervals at LEVELS; of one channel or value, or of all."""
+        parts = [array if channel is None else array[:, channel] for array in (self.truth, self.mean, self.std)]
+        truth, mean, std = (part.ravel() for part in parts)
+        known = np.isfinite(truth)
+        if not known.any():
+            return np.full(len(LEVELS), np.nan)
+        apart = np.abs(truth - mean)[known] / np.maximum(std[known], 1e-12)
+        return np.array([float((apart <= norm.ppf(0.5 + 0.5 * level)).mean()) for level in LEVELS])
+
+
+def read(model: GPPVAE, samples: Any, index: np.ndarray) -> np.ndarray:
+    """Samples (n, *shape) with NaN where nothing was observed."""
+    data = Samples(samples, model.channels, model.scale, model.missing)
+    y, mask = data.read(torch.from_numpy(index))
+    return y.numpy() if mask is None else np.where(mask.numpy(), y.numpy(), np.nan)
+
+
+def channels_first(model: GPPVAE, array: Any) -> np.ndarray:
+    """Samples in the user's order of axes as (n, *model.shape_)."""
+    return from_input_layout(np.asarray(array), model.layout_)
+
+
+def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
+    """Predict the rows at `index` with draws, and read what is known of them."""
+    table = at_their_sizes(model, part[0], Table(part[1]).take(index), index)
+    drawn: Prediction = model.predict(table, n_samples=DRAWS)
+    noisy: Prediction = model.predict(table, n_samples=DRAWS, include_noise=True)
+    mean, spread, std = (channels_first(model, array) for array in (drawn.mean, drawn.std, noisy.std))
+    return Checked(table, read(model, part[0], index), mean, spread, std, model._unit())
+
+
+def spread(n: int, most: int) -> np.ndarray:
+    """At most `most` of n positions, evenly spaced."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.array([], np.int64)
+
+
+def row_label(table: Table, row: int, columns: list[str]) -> str:
+    """A row in words: "digit 12, angle 157.5"."""
+    return ", ".join(f"{name} {entry_text(table[name][row])}" for name in columns)
+
+
+def entry_text(value: Any) -> str:
+    """One entry of a table; numbers with five digits."""
+    if isinstance(value, (float, np.floating)):
+        return f"{float(value):.5g}"
+    return id_text(value)
+
+
+def channel_names(model: GPPVAE) -> list[str]:
+    """Names of channels or values: as they came, red, green and blue, or numbers."""
+    names = getattr(model, "sample_names_", None)
+    if names and len(names) == model.shape_[0]:
+        return [str(name) for name in names]
+    if len(model.shape_) == 3 and model.shape_[0] == 3:
+        return ["red", "green", "blue"]
+    kind = "channel" if len(model.shape_) == 3 else "value"
+    return [f"{kind} {number}" for number in range(model.shape_[0])]

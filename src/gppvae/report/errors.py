@@ -1,0 +1,75 @@
+"""Errors at rows that were not trained on: squared, or the deviance of counts, each sample at its own size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from gppvae.data.arrays import Samples
+from gppvae.data.batches import Batch
+from gppvae.data.sizes import SIZE
+from gppvae.data.table import Table
+from gppvae.estimator import GPPVAE
+from gppvae.likelihoods.counts import Counts
+from gppvae.models.predict import PREDICT_ROWS, decode_mean
+
+MEAN = "mean of the training samples"
+ERRORS = {
+    "mse": ("MSE", "Mean squared error"),
+    "deviance": ("deviance", "Mean Poisson deviance, each sample at its size,"),
+}
+
+
+def error_words(model: GPPVAE) -> tuple[str, str]:
+    """How errors of this model are called: at the head of a column, and at the start of a sentence."""
+    name = model.model_.autoencoder.likelihood.values.error_name
+    return ERRORS.get(name, (name, f"Mean {name}"))
+
+
+@torch.no_grad()
+def at_their_sizes(model: GPPVAE, samples: Any, table: Table, index: np.ndarray) -> Table:
+    """Rows of samples of counts with the size of each sample, so that predictions can be compared with them.
+
+    Args:
+        samples: all of them.  table: their rows, `index` of all.
+    """
+    likelihood = model.model_.autoencoder.likelihood.values
+    if not isinstance(likelihood, Counts) or not likelihood.needs_totals:
+        return table
+    y, mask = Samples(samples, model.channels, model.scale, model.missing).read(torch.from_numpy(index))
+    device = likelihood.typical.device
+    sizes = likelihood.sizes(y.to(device), None if mask is None else mask.to(device), None)
+    assert sizes is not None
+    return Table(table.columns | {SIZE: sizes.double().cpu().numpy()})
+
+
+@torch.no_grad()
+def count_scores(model: GPPVAE, part: tuple[Any, Any], index: np.ndarray, ours: str) -> dict[str, float] | None:
+    """Deviance of predictions and of mean rates at the rows `index`; None unless the samples are counts.
+
+    Args:
+        part: samples and their table.  ours: name of the model's entry.
+    """
+    autoencoder = model.model_.autoencoder
+    likelihood = autoencoder.likelihood.values
+    if not isinstance(likelihood, Counts):
+        return None
+    data = Samples(part[0], model.channels, model.scale, model.missing)
+    rows, picked = model.prior_.code(Table(part[1]).take(index)), torch.from_numpy(index)
+    device = next(autoencoder.parameters()).device
+    sums = torch.zeros(3, dtype=torch.float64)  # ours, of mean rates, number of values
+    for at in torch.arange(len(picked)).split(PREDICT_ROWS):
+        y, mask = (None if x is None else x.to(device) for x in data.read(picked[at]))
+        assert y is not None
+        batch = Batch(y, mask, rows[at.to(rows.device)], picked[at], 0, len(at))
+        size = autoencoder.sizes(batch)
+        answers = (
+            decode_mean(model.model_, model.posterior_, batch.rows, size),
+            likelihood.mean(likelihood.sized(torch.zeros_like(y), size)),
+        )
+        seen = torch.ones_like(y, dtype=torch.bool) if mask is None else mask
+        errors = [float(likelihood.error(y, answer)[seen].double().sum()) for answer in answers]
+        sums += torch.tensor([*errors, float(seen.sum())], dtype=torch.float64)
+    return {ours: float(sums[0] / sums[2]), f"{MEAN}, at their sizes": float(sums[1] / sums[2])}

@@ -1,0 +1,84 @@
+"""What a fit tells while it runs: one small protocol, enough for TensorBoard, Weights & Biases or MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Metrics = dict[str, float]
+
+
+class Callback:
+    """Told by `fit(callbacks=[...])` how training goes; override what you need. Only the first process calls it.
+
+    What a callback raises ends the training as Ctrl-C does: the state after the last whole epoch is in the run folder.
+    """
+
+    def on_start(self, settings: dict[str, Any]) -> None:
+        """Training begins.
+
+        Args:
+            settings: what is trained, every open choice filled in (`resolved_` of the estimator).
+        """
+
+    def on_epoch(self, phase: str, step: int, metrics: Metrics) -> None:
+        """An epoch is done.
+
+        Args:
+            phase: its name.  step: epochs done in all phases, from 1; a run that is continued counts on.
+            metrics: loss, its terms, seconds, and validation errors where the epoch had a validation.
+        """
+
+    def on_end(self, error: BaseException | None) -> None:
+        """Training is over; `error` is what ended it early, or None."""
+
+
+class LogMetrics(Callback):
+    """Calls a function with the metrics of every epoch: `LogMetrics(mlflow.log_metrics)`.
+
+    Args:
+        log: called as log(metrics, step=step), with names such as "global/loss".
+    """
+
+    def __init__(self, log: Callable[..., Any]) -> None:
+        self.log = log
+
+    def on_epoch(self, phase: str, step: int, metrics: Metrics) -> None:
+        self.log({f"{phase}/{name}": value for name, value in metrics.items()}, step=step)
+
+
+class CallbackList(Callback):
+    """Several callbacks as one, told in order.
+
+    Args:
+        callbacks: of the user.  active: False in processes other than the first.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], active: bool = True) -> None:
+        self.members = list(callbacks) if active else []
+
+    def on_start(self, settings: dict[str, Any]) -> None:
+        for member in self.members:
+            member.on_start(settings)
+
+    def on_epoch(self, phase: str, step: int, metrics: Metrics) -> None:
+        for member in self.members:
+            member.on_epoch(phase, step, metrics)
+
+    def on_end(self, error: BaseException | None) -> None:
+        for member in self.members:
+            member.on_end(error)
+
+
+def check_callbacks(callbacks: Any) -> list[Callback]:
+    """The callbacks as a list, or TypeError when one of them cannot be called so."""
+    if not isinstance(callbacks, (list, tuple)):
+        raise TypeError(f"callbacks must be a list, got {type(callbacks).__name__}; write callbacks=[...]")
+    for callback in callbacks:
+        missing = [name for name in ("on_start", "on_epoch", "on_end") if not callable(getattr(callback, name, None))]
+        if missing or isinstance(callback, type):
+            raise TypeError(
+                f"a callback must be an object with on_start, on_epoch and on_end, got {callback!r:.60}; "
+                "derive its class from gppvae.Callback"
+            )
+    return list(callbacks)

@@ -1,0 +1,48 @@
+"""Parquet tables are read as CSV tables are."""
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from gppvae.data.files import read_table
+
+
+def test_ids_and_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
+    table = pd.DataFrame({"id": ["007", "b", None], "number": [3.0, 4.0, 5.0], "x": [1.5, 2.5, 3.5]})
+    table.to_parquet(tmp_path / "t.parquet")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    ours, theirs = (read_table(tmp_path / name, ["id", "number"]) for name in ("t.parquet", "t.csv"))
+    for name in ("id", "number", "x"):
+        assert ours[name].dropna().tolist() == theirs[name].dropna().tolist()
+    assert ours["number"].tolist() == ["3", "4", "5"] and ours["id"].isna().tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing of it", b"a,b\n1,2\n"])
+def test_other_content_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "t.parquet").write_bytes(content)
+    with pytest.raises(ValueError, match=r"expected a Parquet table in .*, got something else") as caught:
+        read_table(tmp_path / "t.parquet")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
+    pd.DataFrame({"a": []}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match="expected a table with rows"):
+        read_table(tmp_path / "t.parquet")
+
+
+def test_what_to_install_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.pq").write_bytes(b"")
+    original = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "pyarrow":
+            raise ImportError(name)
+        return original(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ValueError, match=r"needs pyarrow, .*; pip install 'gppvae\[parquet\]'"):
+        read_table(tmp_path / "t.pq")

@@ -1,0 +1,228 @@
+"""explain(): with a linear decoder every share and curve can be computed by hand, from the definition of the kernel."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from gppvae import GPPVAE
+from gppvae.data.table import Table
+from gppvae.models.terms import signal_parts
+from oracles import categorical, gram, multiplied, rbf
+
+WEIGHT = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)  # L = 3 latents, 4 values
+
+
+class Flat(nn.Module):
+    """An encoder that says the same of everything: the data do not matter here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(3))
+
+    def forward(self, y):
+        return self.bias.expand(len(y), 3), self.bias.expand(len(y), 3) - 2.0
+
+
+def line(bias: float = 0.5) -> nn.Linear:
+    decoder = nn.Linear(3, 4)
+    with torch.no_grad():
+        decoder.weight.copy_(torch.from_numpy(WEIGHT.T))
+        decoder.bias.fill_(bias)
+    return decoder
+
+
+def table(n: int = 30) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    ids = np.array(["a", "b", "c"])[rng.integers(0, 3, n)]
+    return pd.DataFrame({"age": rng.integers(0, 12, n).astype(float), "subject": ids})
+
+
+def fitted(kernel, decoder=None, samples: np.ndarray | None = None, **options) -> GPPVAE:
+    """A model whose q(B) was conditioned on latents that we know."""
+    rows = table()
+    y = np.zeros((len(rows), 4), dtype=np.float32) if samples is None else samples
+    model = GPPVAE(
+        kernel,
+        encoder=Flat(),
+        decoder=decoder or line(),
+        warmup_epochs=0,
+        gp_epochs=0,
+        epochs=1,
+        inference="exact",
+        lr=0.0,
+        prior_lr=0.0,
+        device="cpu",
+        **options,
+    )
+    model.fit(y, rows, progress=False)
+    latents = np.random.default_rng(2).normal(size=(len(rows), 3)) + np.outer(np.sin(rows["age"]), [1.0, 0.5, 2.0])
+    prior = model.prior_
+    sums = prior.statistics(prior.code(Table(rows)), torch.from_numpy(latents))
+    model.posterior_ = prior.posterior(sums)
+    model.latents_used = latents
+    return model
+
+
+def dense_parts(model: GPPVAE, covariances, alpha: float, asked: pd.DataFrame):
+    """E f_t at asked rows given the latents, by the textbook: K_t(asked, rows) (K + alpha I)^-1 Z; and its variance."""
+    rows, at = table().to_dict("records"), asked.to_dict("records")
+    K = sum(gram(k, rows, rows) for k in covariances) + alpha * np.eye(len(rows))
+    parts, variances = [], []
+    for k in covariances:
+        cross = gram(k, at, rows)
+        parts.append(cross @ np.linalg.solve(K, model.latents_used))
+        variances.append(gram(k, at, at) - cross @ np.linalg.solve(K, cross.T))
+    return np.array(parts), variances
+
+
+@pytest.fixture(scope="module")
+def model() -> GPPVAE:
+    return fitted("RBF(age, lengthscale=3.0) + Categorical(subject)", latent_dim=3, alpha=0.3)
+
+
+COVARIANCES = [rbf(["age"], 3.0), categorical("subject")]
+
+
+def test_shares_are_those_of_the_dense_computation(model: GPPVAE) -> None:
+    found = model.explain(table())
+    parts, _ = dense_parts(model, COVARIANCES, 0.3, table())
+    for weight, covariance in ((np.eye(3), found.latent_covariance), (WEIGHT, found.signal_covariance)):
+        expected = np.zeros((2, 2))
+        for s in range(2):
+            for t in range(2):
+                a, b = parts[s] @ weight, parts[t] @ weight
+                for j in range(weight.shape[1]):
+                    expected[s, t] += np.mean((a[:, j] - a[:, j].mean()) * (b[:, j] - b[:, j].mean()))
+        np.testing.assert_allclose(covariance, expected / expected.sum(), atol=2e-4)
+    assert abs(found.latent_covariance[0, 1]) > 1e-3  # the terms do covary here
+    np.testing.assert_allclose(found.shares["signal"].sum(), 1.0)
+    np.testing.assert_allclose(found.shares["latent"], found.latent_covariance.sum(axis=1))
+    np.testing.assert_allclose(found.shares["alone"], np.diag(found.signal_covariance))
+    whole = sum(parts) @ WEIGHT
+    for j in range(4):
+        expected_share = np.cov(parts[0] @ WEIGHT[:, j], whole[:, j], bias=True)[0, 1] / whole[:, j].var()
+        np.testing.assert_allclose(found["RBF(age)"].by_value[j], expected_share, atol=2e-4)
+        np.testing.assert_allclose(found.by_channel["RBF(age)"][j], expected_share, atol=2e-4)
+
+
+def test_curves_and_bands_are_those_of_the_dense_computation(model: GPPVAE) -> None:
+    found = model.explain(table())["RBF(age)"]
+    (curve,) = found.curves
+    asked = pd.DataFrame({"age": curve.values, "subject": "a"})
+    parts, variances = dense_parts(model, COVARIANCES, 0.3, asked)
+    others, _ = dense_parts(model, COVARIANCES, 0.3, table())
+    signal = 0.5 + (parts[0] + others[1].mean(axis=0)) @ WEIGHT
+    np.testing.assert_allclose(curve.signal, signal, atol=1e-4)
+    std = np.sqrt(np.outer(np.diag(variances[0]), np.square(WEIGHT).sum(axis=0)))
+    np.testing.assert_allclose(curve.signal_std, std, atol=1e-3)
+    change = (parts[0] - others[0].mean(axis=0)) @ WEIGHT
+    np.testing.assert_allclose(np.linalg.norm(found.pattern), 1.0)
+    np.testing.assert_allclose(curve.score, change @ found.pattern / 2.0, atol=1e-4)  # 2 is the root of 4 values
+    along = np.square(WEIGHT @ found.pattern).sum() / 4.0
+    np.testing.assert_allclose(curve.score_std, np.sqrt(np.diag(variances[0]) * along), atol=1e-3)
+    (levels,) = model.explain(table())["Categorical(subject)"].curves
+    assert levels.values.tolist() == ["a", "b", "c"]
+
+
+def test_products_have_a_mean_curve_and_one_per_level() -> None:
+    model = fitted("Categorical(subject) * RBF(age, lengthscale=3.0)", latent_dim=3, alpha=0.3)
+    explained = model.explain(table())
+    assert explained.shares["signal"].tolist() == [1.0]
+    curves = explained.terms[0].curves
+    assert [(curve.by, curve.level) for curve in curves] == [(None, None), *(("subject", name) for name in "abc")]
+    weights = [np.mean(table()["subject"] == name) for name in "abc"]
+    mean = sum(w * curve.score for w, curve in zip(weights, curves[1:], strict=True))
+    np.testing.assert_allclose(curves[0].score, mean, atol=1e-5)  # all rows are averaged over, and it is linear
+
+
+def test_a_product_is_shared_out_by_column() -> None:
+    """What age does on average over subjects, what subjects do on average over ages, and the rest: all by loops."""
+    model = fitted("Categorical(subject) * RBF(age, lengthscale=3.0)", latent_dim=3, alpha=0.3)
+    both = [multiplied(categorical("subject"), rbf(["age"], 3.0))]
+    rows = table()
+    (whole,), _ = dense_parts(model, both, 0.3, rows)
+    effects = {}
+    for column in ("subject", "age"):
+        effect = np.zeros_like(whole)
+        for n in range(len(rows)):
+            asked = rows.copy()
+            asked[column] = rows[column].iloc[n]
+            effect[n] = dense_parts(model, both, 0.3, asked)[0][0].mean(axis=0)
+        effects[column] = effect - effect.mean(axis=0)
+    centred = (whole - whole.mean(axis=0)) @ WEIGHT
+    expected = {name: ((effect @ WEIGHT) * centred).sum() / (centred**2).sum() for name, effect in effects.items()}
+    found = model.explain(rows).terms[0].by_column
+    assert list(found) == ["subject", "age", "together"]
+    for name, share in expected.items():
+        np.testing.assert_allclose(found[name], share, atol=2e-4)
+    np.testing.assert_allclose(sum(found.values()), 1.0)
+    assert "\n  together " in repr(model.explain(rows))
+
+
+def test_parts_add_up_to_what_is_predicted_whatever_the_decoder() -> None:
+    torch.manual_seed(3)
+    decoder = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4))
+    parts, centre = torch.randn(3, 5, 3), torch.randn(3)
+    found, start = signal_parts(decoder, parts, centre)
+    torch.testing.assert_close(found.sum(0), decoder(centre + parts.sum(0)) - start)
+    # The limit of many steps is the path integral of the Jacobian, here by 300 midpoints.
+    integral = torch.zeros(3, 5, 4)
+    for row in range(5):
+        for at in (torch.arange(300) + 0.5) / 300:
+            J = torch.autograd.functional.jacobian(decoder, centre + at * parts[:, row].sum(0))
+            integral[:, row] += parts[:, row] @ J.T / 300
+    far = (found - integral).abs().max()
+    near = (signal_parts(decoder, parts, centre, steps=64)[0] - integral).abs().max()
+    assert near < 2e-3
+    assert far < 0.1 * integral.abs().max()
+
+
+def test_groups_of_latents_and_those_without_a_kernel() -> None:
+    model = fitted([("RBF(age, lengthscale=3.0)", 1), ("Categorical(subject)", 1), (None, 1)], alpha=0.3)
+    found = model.explain(table())
+    assert [term.name for term in found.terms] == ["group 1: RBF(age)", "group 2: Categorical(subject)"]
+    assert found.unexplained == 1
+    assert "1 latents have no kernel" in repr(found)
+    np.testing.assert_allclose(found.latent_covariance[0, 1], 0.0)  # latents of one's own
+    np.testing.assert_allclose(found.shares["signal"].sum(), 1.0)
+    assert 0.0 < found.shares["latent"].min() < found.shares["latent"].max() < 1.0
+
+
+def test_latent_noise_is_not_explained() -> None:
+    """A kernel that learned nothing has nothing to share, however large the latent noise is."""
+    model = fitted("RBF(age, lengthscale=3.0) + Categorical(subject)", latent_dim=3, alpha=1e6)
+    model.posterior_ = model.prior_.before_data()
+    found = model.explain(table())
+    assert found.shares[["latent", "signal", "alone", "uncertain"]].to_numpy().tolist() == [[0.0] * 4] * 2
+    assert np.isnan(found.terms[0].by_value).all()
+
+
+def test_terms_that_read_alike_are_told_apart() -> None:
+    model = fitted("RBF(age, lengthscale=1.0) + RBF(age, lengthscale=9.0) + Constant()", latent_dim=3)
+    found = model.explain(table())
+    names = [term.name for term in found.terms]
+    assert len(set(names)) == 3
+    assert "lengthscale=9.0" in names[1]
+    assert found["Constant()"].curves == []
+    assert found["Constant()"].signal_share == pytest.approx(0.0, abs=1e-9)
+
+
+def test_as_json_text_and_html(model: GPPVAE) -> None:
+    found = model.explain(table(), n_rows=20)
+    again = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert again["n_rows"] == 20
+    assert [term["name"] for term in again["terms"]] == ["RBF(age)", "Categorical(subject)"]
+    assert len(again["terms"][0]["curves"][0]["score"]) == 25
+    assert "RBF(age)" in repr(found)
+    assert "<table>" in found._repr_html_()
+    with pytest.raises(KeyError, match="the terms are RBF"):
+        found["age"]
+
+
+def test_too_few_rows_are_named(model: GPPVAE) -> None:
+    with pytest.raises(ValueError, match="expected at least 2 rows to share variance over, got 1"):
+        model.explain(table().iloc[:1])

@@ -1,0 +1,86 @@
+"""What people see of estimators and predictions, and that plots and reports are a method away."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gppvae import GPPVAE, VAE, Prediction
+from tiny import KERNEL, held_out
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    images, table, test_images, test_table = held_out()
+    model = GPPVAE(KERNEL, 3, network="mlp", epochs=2, batch_size=16)
+    model.fit(images, table, progress=False)
+    return model, (images, table), (test_images, test_table)
+
+
+def test_an_estimator_says_what_it_is_and_whether_it_is_fitted(fitted) -> None:
+    model, *_ = fitted
+    fresh = GPPVAE(KERNEL, 3)
+    assert repr(fresh) == f"GPPVAE(kernel={KERNEL!r}, latent_dim=3)"
+    assert "not fitted yet" in fresh._repr_html_()
+    first, second = repr(model).split("\n")
+    assert first.startswith("GPPVAE(kernel=")
+    assert second.startswith("  fitted: samples of shape (1, 8, 8), 3 latents, ")
+    assert "held-out" not in second
+    model.held_out_error_, model.simple_answers_ = 0.5, {"mean": 0.75, "nearest": 0.25}
+    assert repr(model).endswith("held-out error 0.5, best simple answer 0.25 (nearest)")
+    assert "<table>" in model._repr_html_() and "fitted: samples" in model._repr_html_()
+    del model.held_out_error_, model.simple_answers_
+    assert repr(VAE(3)) == "VAE(latent_dim=3)"
+
+
+def test_html_is_escaped() -> None:
+    assert "<b>x" not in GPPVAE("RBF('<b>x')")._repr_html_()
+
+
+def test_predictions_say_shape_range_and_uncertainty(fitted) -> None:
+    model, _, (_, table) = fitted
+    plain, drawn = model.predict(table), model.predict(table, n_samples=4)
+    words = f"mean from {plain.mean.min():.4g} to {plain.mean.max():.4g}, no std: n_samples=0"
+    assert repr(plain) == f"Prediction(5 samples of shape (8, 8), {words})"
+    assert f"std {drawn.std.mean():.4g}" in repr(drawn)
+    assert plain._repr_html_().count("<img") == 5
+    assert repr(Prediction(np.zeros((0, 3)), None)) == "Prediction(0 samples of shape (3,))"
+
+
+@pytest.mark.parametrize(
+    ("shape", "pictures"),
+    [((2, 8, 8), 2), ((2, 3, 8, 8), 2), ((2, 8, 8, 3), 2), ((2, 1, 8, 8), 2), ((2, 2, 8, 8), 2), ((2, 7), 0)],
+)
+def test_pictures_or_numbers_in_a_notebook(shape: tuple[int, ...], pictures: int) -> None:
+    html = Prediction(np.random.default_rng(0).random(shape), np.ones(shape))._repr_html_()
+    assert html.count("<img") == pictures
+    assert ("<table>" in html) is (pictures == 0)
+
+
+def test_names_of_values_head_the_table() -> None:
+    mean = pd.DataFrame({"iron": [1.0, 2.0], "salt & <oil>": [3.0, 4.0]})
+    html = Prediction(mean, None)._repr_html_()  # type: ignore[arg-type]
+    assert "<th>iron</th><th>salt &amp; &lt;oil&gt;</th>" in html
+
+
+def test_plots_are_methods(fitted, tmp_path: Path) -> None:
+    model, train, test = fitted
+    plots = [
+        model.plot_training(),
+        model.plot_covariances(),
+        model.plot_explain(train[1]),
+        model.plot_predictions(*test),
+        model.plot_calibration(*test),
+    ]
+    for number, plot in enumerate(plots):
+        assert "<svg" in plot._repr_html_()
+        assert plot.save(tmp_path / f"{number}.svg").stat().st_size > 500
+    assert len(plots[1].charts) == 2  # Learned and Periodic
+
+
+def test_the_report_is_a_method(fitted, tmp_path: Path) -> None:
+    model, train, test = fitted
+    page = model.report(tmp_path, train=train, test=test, title="Mine")
+    assert page == tmp_path / "report.html"
+    assert "<h1>Mine</h1>" in page.read_text("utf-8")

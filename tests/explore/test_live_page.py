@@ -1,0 +1,322 @@
+"""The live page in a real browser: click, drag, drop, keys, links, saved files; on a phone and in the dark."""
+
+import base64
+import csv
+import io
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from explore.conftest import HOSTILE, Served
+
+websocket = pytest.importorskip("websocket", reason="websocket-client is not installed")
+from explore.live_browser import LiveBrowser  # noqa: E402
+from report.browser import find_browser, wait_for  # noqa: E402
+
+PICTURE = """(n => { const shown = document.querySelectorAll('#stage canvas')[n], c = document.createElement('canvas');
+  [c.width, c.height] = [shown.width, shown.height];
+  const pen = c.getContext('2d', {willReadFrequently: true});
+  pen.drawImage(shown, 0, 0);
+  return [...pen.getImageData(0, 0, c.width, c.height).data].filter((_, i) => i %% 4 === 0); })(%d)"""
+WHERE = "document.getElementById('sample-where').textContent"
+ANGLE = "+document.querySelector('.control input[type=number]').value"
+LABELS = "[...document.querySelectorAll('#stage .picture > span')].map(s => s.textContent)"
+DROP = """(async files => {
+  const carrier = new DataTransfer();
+  for (const [name, content, type] of files) {
+    const bytes = Uint8Array.from(atob(content), c => c.charCodeAt(0));
+    carrier.items.add(new File([bytes], name, {type}));
+  }
+  for (const kind of ['dragenter', 'dragover', 'drop']) {
+    document.body.dispatchEvent(new DragEvent(kind, {bubbles: true, cancelable: true, dataTransfer: carrier}));
+    if (kind === 'dragenter' && document.getElementById('veil').hidden) throw new Error('no veil');
+  }
+})(%s)"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBrowser]:
+    executable = find_browser()
+    if executable is None:
+        pytest.skip("no chromium, chromium-browser, google-chrome or chrome is installed")
+    started = LiveBrowser(executable, tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def tab(browser: LiveBrowser, served: Served) -> Iterator[LiveBrowser]:
+    """The page, freshly opened; every test ends without a word in the console."""
+    browser.visit(served.server.address)
+    yield browser
+    assert browser.complaints() == []
+
+
+def expected(served: Served, spot: str, angle: float) -> np.ndarray:
+    """Grey levels that the prediction should have on the screen."""
+    mean = served.answers.live.model.predict({"spot": [spot], "angle": [angle]}).mean[0]
+    return np.clip(np.round(255 * mean), 0, 255).ravel()
+
+
+def shows(tab: LiveBrowser, number: int) -> np.ndarray:
+    return np.array(tab.run(PICTURE % number), dtype=float)
+
+
+def cell(tab: LiveBrowser, row: int, column: int) -> tuple[float, float]:
+    """Where a cell of the 4 x 8 grid is drawn."""
+    wide, high = tab.run("[document.getElementById('grid').clientWidth, document.getElementById('grid').clientHeight]")
+    left = 96.0  # the hostile name takes the whole margin
+    return left + (column + 0.5) * min(46, (wide - left - 6) / 8), 4 + (row + 0.5) * (high - 38) / 4
+
+
+def hash_of(tab: LiveBrowser) -> dict[str, str]:
+    tab.run("new Promise(done => setTimeout(done, 200))")
+    words = tab.run("[...new URLSearchParams(location.hash.slice(1))]")
+    return dict(words)
+
+
+def test_it_opens_on_a_held_out_row(tab: LiveBrowser, served: Served) -> None:
+    assert "held out from training" in tab.run(WHERE) and "angle 90" in tab.run(WHERE)
+    assert tab.run(LABELS)[:2] == ["measured", "predicted"] and tab.run(LABELS)[2].startswith("std up to")
+    assert "measured (26)" in tab.text("#grid-legend") and "held out (5)" in tab.text("#grid-legend")
+    sent = {url.split("?")[0] for url in tab.requested()}
+    assert all(url.startswith(served.server.address) for url in sent)
+
+
+def test_a_click_shows_what_was_measured_and_predicted(tab: LiveBrowser, served: Served) -> None:
+    # Rows in natural order: the hostile name, s0, s1, s2.
+    tab.click("#grid", *cell(tab, 2, 3))
+    tab.until(f"{WHERE}.startsWith('spot s1, angle 135 ·')")
+    table, samples = served.case.table, served.case.samples
+    number = int(np.flatnonzero((table["spot"] == "s1") & (table["angle"] == 135.0))[0])
+    np.testing.assert_allclose(shows(tab, 0), np.round(255 * samples[number]).ravel(), atol=1)
+    np.testing.assert_allclose(shows(tab, 1), expected(served, "s1", 135.0), atol=1)
+    assert "measured" in tab.run(WHERE) and "error" in tab.run(WHERE)
+    tab.click("#grid", *cell(tab, 3, 4))
+    tab.until(f"{WHERE}.startsWith('spot s2, angle 180 · never measured')")
+    assert tab.run("document.querySelector('.frame').classList.contains('gap')")
+    assert hash_of(tab)["r.spot"] == "s2"
+
+
+def test_the_prediction_follows_the_slider(tab: LiveBrowser, served: Served) -> None:
+    spot = tab.run("document.querySelector('.control select').value")
+    box = tab.run("(b => [b.x, b.y, b.width, b.height])(document.querySelector('.dial input').getBoundingClientRect())")
+    y = box[1] + box[3] / 2
+    tab.mouse("mousePressed", box[0] + box[2] * 0.25, y)
+    for share in (0.4, 0.55, 0.7):
+        tab.mouse("mouseMoved", box[0] + box[2] * share, y)
+    tab.mouse("mouseReleased", box[0] + box[2] * 0.7, y)
+    angle = float(tab.run(ANGLE))
+    assert 230 < angle < 275
+    tab.until(f"{WHERE}.includes('angle {angle:g}')")
+    np.testing.assert_allclose(shows(tab, 1), expected(served, spot, angle), atol=1)
+    tab.run("document.querySelector('.dial input').focus()")
+    tab.press("ArrowRight", 39)
+    tab.until(f"!{WHERE}.includes('angle {angle:g} ') && {ANGLE} > {angle}")
+    x, y = tab.place(".frame")
+    tab.mouse("mousePressed", x, y)
+    tab.mouse("mouseMoved", x + 30, y)
+    tab.mouse("mouseReleased", x + 30, y)
+    tab.until(f"Math.abs({ANGLE} - {angle}) > 10")
+
+
+def test_keys(tab: LiveBrowser) -> None:
+    tab.run("document.getElementById('grid').focus()")
+    tab.press("ArrowRight", 39)
+    tab.until(f"{WHERE}.includes('angle 135')")
+    tab.press("ArrowDown", 40)
+    tab.until(f"{WHERE}.includes('spot s0')")
+    tab.press("d", 68)
+    tab.until(f"{LABELS}[1].startsWith('draw ')")
+    tab.press("1", 49)
+    tab.until("document.querySelector('.switch').getAttribute('aria-checked') === 'false'")
+    before = tab.run("+document.querySelector('.dial input').value")
+    tab.press("p", 80)
+    tab.until(f"+document.querySelector('.dial input').value > {before} + 5")
+    tab.press("p", 80)
+    assert tab.run("document.querySelector('.control button[aria-label=\"play angle\"]') !== null")
+    tab.press("?", 191)
+    assert tab.run("document.getElementById('help-dialog').open")
+    assert hash_of(tab)["draws"] == "1" and hash_of(tab)["off"] == "0.0"
+
+
+def test_a_chip_switched_off_redraws_without_its_term(tab: LiveBrowser, served: Served) -> None:
+    both = shows(tab, 1)
+    tab.click("[data-term='0.1']")
+    tab.until("document.querySelectorAll('.chip.off').length === 1")
+    start = served.answers.meta()["start"]
+    without = served.answers.live.frame({name: [value] for name, value in start.items()}, off=frozenset({(0, 1)})).mean
+    wanted = np.clip(np.round(255 * without[0]), 0, 255).ravel()
+    wait_for(lambda: bool(np.abs(shows(tab, 1) - wanted).max() <= 1), 10)
+    assert np.abs(shows(tab, 1) - both).max() > 1
+    tab.click("[data-term='0.1']")
+    wait_for(lambda: bool(np.abs(shows(tab, 1) - both).max() == 0), 10)
+
+
+def test_a_link_shows_the_same(tab: LiveBrowser, served: Served) -> None:
+    link = f"{served.server.address}#r.spot=s2&r.angle=33.5&off=0.1&colour=error&leaf=2&tint=batch&a=1&b=0&draws=1"
+    tab.visit(link)
+    assert tab.run(WHERE).startswith("spot s2, angle 33.5 · never measured")
+    assert tab.text("#covariance-title") == "Covariance of RBF('angle')"
+    chosen = "[...document.querySelectorAll('#grid-colour, #tint, #axis-a, #axis-b')].map(s => s.value)"
+    assert tab.run(chosen) == ["error", "1", "0", "batch"]
+    tab.until("document.getElementById('grid-legend').textContent.includes('root mean squared error')")
+    words = hash_of(tab) if tab.run("document.getElementById('noise').click()") is None else {}
+    assert words["noise"] == "1" and words["off"] == "0.1" and words["leaf"] == "2" and words["r.angle"] == "33.5"
+    tab.visit(f"{served.server.address}#r.spot=nobody&r.angle=x&off=9.9&colour=%3Cb%3E&a=99&leaf=-1&y=no&slide=spot")
+    assert "held out from training" in tab.run(WHERE)  # nonsense is passed over
+
+
+def test_latents_are_linked(tab: LiveBrowser) -> None:
+    before = tab.run(WHERE)
+    width, height = tab.run("(c => [c.clientWidth, c.clientHeight])(document.getElementById('scatter'))")
+    for share in np.linspace(0.15, 0.95, 30):
+        tab.click("#scatter", width * share, height * 0.45)
+    tab.until(f"{WHERE} !== {json.dumps(before)}")
+    tab.run("(s => { s.value = 'spot'; s.dispatchEvent(new Event('change')); })(document.getElementById('tint'))")
+    assert HOSTILE[:17] in tab.text("#latent-legend")
+
+
+def test_dropped_pictures_become_an_object_that_turns(tab: LiveBrowser, served: Served) -> None:
+    table, samples = served.case.table, served.case.samples
+    files = []
+    for angle in (45.0, 225.0):
+        number = int(np.flatnonzero((table["spot"] == "s0") & (table["angle"] == angle))[0])
+        out = io.BytesIO()
+        Image.fromarray(np.round(255 * samples[number]).astype(np.uint8)).resize((40, 40), 0).save(out, format="PNG")
+        files.append([f"three_{angle:g}.png", base64.b64encode(out.getvalue()).decode(), "image/png"])
+    tab.run(DROP % json.dumps(files))
+    tab.until("document.querySelectorAll('.file').length === 2")
+    assert tab.run("[...document.querySelectorAll('.file input')].map(i => i.value)") == ["45", "225"]  # from the names
+    tab.run("document.getElementById('object-name').value = 'mine'")
+    tab.click("#object-learn")
+    tab.until(f"{WHERE}.startsWith('spot mine, angle 45 ·')", 20)
+    assert "mine" in served.answers.added and not tab.run("document.getElementById('object-dialog').open")
+    np.testing.assert_allclose(shows(tab, 0), shows_of(files[0][1]), atol=1)
+    tab.run("(r => { r.value = 300; r.dispatchEvent(new Event('input')); })(document.querySelector('.dial input'))")
+    tab.until(f"{WHERE}.startsWith('spot mine, angle 300')")
+    np.testing.assert_allclose(shows(tab, 1), expected(served, "mine", 300.0), atol=1)
+    tab.run(DROP % json.dumps([["words.txt", base64.b64encode(b"no picture").decode(), "text/plain"]]))
+    tab.until("document.querySelectorAll('.file').length === 1")
+    tab.click("#object-learn")
+    tab.until("!document.getElementById('object-trouble').hidden")
+    assert "expected a picture" in tab.text("#object-trouble")
+    # The browser itself notes the refused request and the thumbnail that is none.
+    assert all("400" in words or "blob:" in words for words in tab.complaints())
+    tab.events.clear()
+
+
+def shows_of(content: str) -> np.ndarray:
+    small = Image.open(io.BytesIO(base64.b64decode(content))).resize((8, 8), Image.Resampling.BOX)
+    return np.asarray(small, dtype=float).ravel()
+
+
+def test_panels_save_numbers_and_figures(tab: LiveBrowser, served: Served, tmp_path: Path) -> None:
+    tab.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    for panel in ("table", "sample", "latent", "kernel"):
+        tab.run(f"[...document.querySelectorAll('#{panel}-panel .save button')].slice(0, 2).forEach(b => b.click())")
+        time.sleep(0.15)  # browsers ask when a page saves many files at once
+    names = [f"spots-{name}.{kind}" for name in ("table", "sample", "latents", "kernel") for kind in ("csv", "svg")]
+    wait_for(lambda: all((tmp_path / name).exists() for name in names), 10)
+    rows = saved_rows(tmp_path / "spots-sample.csv")
+    python = python_lines(tab, "sample")
+    found: dict[str, Any] = {}
+    exec(python, found)
+    np.testing.assert_allclose([float(row["predicted"]) for row in rows], found["mean"].ravel(), atol=1e-6)
+    np.testing.assert_allclose([float(row["std"]) for row in rows], found["std"].ravel(), rtol=1e-4, atol=1e-6)
+    table = saved_rows(tmp_path / "spots-table.csv")
+    assert len(table) == len(served.answers.cells.table) and table[0].keys() >= {"spot", "angle", "batch", "status"}
+    assert HOSTILE in {row["spot"] for row in table}
+    for name in names[1::2]:
+        text = (tmp_path / name).read_text()
+        assert (
+            text.startswith("<svg ") and "<img" not in text and len(re.findall(r"<(rect|path|image|ellipse)", text)) > 2
+        )
+    latent = python_lines(tab, "latent")
+    exec(latent, found)
+    assert found["mean"].shape == (61, 3)
+    found["table"] = served.case.table
+    exec(python_lines(tab, "kernel"), found)
+    assert sum(found["shares"]) == pytest.approx(1.0) and found["found"]["matrix"].shape[0] >= 4
+
+
+def saved_rows(file: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(file.read_bytes().decode(), newline="")))
+
+
+def python_lines(tab: LiveBrowser, panel: str) -> str:
+    tab.run(f"document.querySelector('#{panel}-panel .save button:last-child').click()")
+    lines = tab.text("#python-text")
+    tab.run("document.getElementById('python-dialog').close()")
+    return lines
+
+
+def test_a_hostile_id_is_only_text(tab: LiveBrowser) -> None:
+    tab.run(
+        f"(s => {{ s.value = {json.dumps(HOSTILE)}; s.dispatchEvent(new Event('change')); }})"
+        "(document.querySelector('.control select'))"
+    )
+    tab.until(f"{WHERE}.includes('<img src=x')")
+    assert tab.run("document.querySelectorAll('main img').length") == 0
+    assert tab.run("document.title") == "spots · gppvae explore"
+
+
+def test_the_policy_holds(tab: LiveBrowser, served: Served) -> None:
+    for script in (
+        "fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')",
+        "(() => { try { return eval('1') + ' ran'; } catch { return 'refused'; } })()",
+        "(() => { try { document.body.innerHTML = '<b>x</b>'; return 'set'; } catch { return 'refused'; } })()",
+        "new Promise(done => { const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
+        " document.body.append(s); setTimeout(() => done(window.ran ? 'ran' : 'refused'), 50); })"
+        ".catch(() => 'refused')",
+    ):
+        answer = tab.call(
+            "Runtime.evaluate",
+            expression=script,
+            returnByValue=True,
+            awaitPromise=True,
+            allowUnsafeEvalBlockedByCSP=False,
+        )
+        assert answer["result"].get("value", "refused") == "refused", script
+    assert all(url.startswith(served.server.address) for url in tab.requested())
+    assert tab.complaints() != []
+    tab.events.clear()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_layout_fits_and_follows_the_colour_scheme(
+    browser: LiveBrowser, served: Served, tmp_path: Path, width: int, scheme: str
+) -> None:
+    browser.visit(served.server.address, width=width, scheme=scheme)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("[...document.querySelectorAll('.panel')].every(p => p.scrollWidth <= p.clientWidth)")
+    browser.screenshot(tmp_path / "page.png")
+    with Image.open(tmp_path / "page.png") as image:
+        corner = image.convert("RGB").getpixel((2, 2))
+    assert (min(corner) > 240) is (scheme == "light") and (max(corner) < 40) is (scheme == "dark")
+    assert browser.complaints() == []
+
+
+def test_vectors_have_curves_with_names(browser: LiveBrowser, served_vectors: Served) -> None:
+    browser.visit(f"{served_vectors.server.address}#draws=1")
+    assert "6 values per sample" in browser.text("#about")
+    x, y = browser.place("#stage canvas", 80, 120)
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    browser.until("!document.getElementById('tip').hidden")
+    assert browser.text("#tip").startswith("glucose\npredicted ") and "measured" in browser.text("#tip")
+    inked = (
+        "(c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.filter((v, i) => i % 4 === 3 && v).length)"
+    )
+    assert browser.run(f"{inked}(document.querySelector('#stage canvas'))") > 3000
+    before = browser.run(WHERE)
+    browser.click("#grid", 300, 60)  # subjects are strips along age: any place can be asked
+    browser.until(f"{WHERE} !== {json.dumps(before)}")
+    assert browser.complaints() == []

@@ -1,0 +1,173 @@
+"""The posterior after a fit, without a fit: sites through a linear decoder against dense algebra over all values."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import oracles
+from gppvae.data.arrays import Samples
+from gppvae.data.batches import Epoch
+from gppvae.data.table import Table
+from gppvae.kernels import RBF, FreeForm, Kernel, Learned
+from gppvae.likelihoods import Bernoulli, Gaussian
+from gppvae.models import curvature
+from gppvae.models.curvature import Signs, expand, jacobian_rows
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.laplace import laplace_posterior
+from gppvae.models.objects import vector_roots
+from gppvae.models.predict import latents_at
+from gppvae.models.vae import Autoencoder
+from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.posterior import LatentPosterior
+
+N, K, L, ALPHA, NOISE, SCALE = 20, 6, 2, 0.05, 0.3, 0.7
+
+
+class Encoder(nn.Module):
+    def __init__(self, n_latents: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(K, 2 * n_latents).double()
+
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        mean, logvar = self.layer(y.double()).chunk(2, dim=1)
+        return mean, logvar
+
+
+def setting(groups: list[tuple[Kernel | None, int]], y: np.ndarray, table: dict) -> tuple[GPPriorVAE, Epoch]:
+    torch.manual_seed(0)
+    n_latents = sum(n for _, n in groups)
+    prior = LatentPrior(groups, ALPHA)
+    prior.bind(Table(table), torch.Generator().manual_seed(0))
+    decoder = nn.Linear(n_latents, K).double()
+    model = GPPriorVAE(Autoencoder(Encoder(n_latents), decoder, Gaussian(NOISE)), prior)
+    rows = prior.code(Table(table))
+    return model, Epoch(Samples(y.astype(np.float32), missing="mask"), rows, 7, None, torch.device("cpu"))
+
+
+def any_weights(model: GPPriorVAE) -> LatentPosterior:
+    """Means do not matter for the covariances of a linear decoder."""
+    parts = model.prior.before_data().parts
+    return LatentPosterior(parts)
+
+
+def times() -> tuple[np.ndarray, dict]:
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(N, K)), {"time": np.sort(rng.uniform(0.0, 4.0, N))}
+
+
+def asked(model: GPPriorVAE, weights: LatentPosterior, at: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        found = latents_at(model, weights, model.prior.code(Table({"time": at})))
+    return (found.var + found.noise).numpy()
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_the_variance_of_latents_is_the_dense_posterior(free: int) -> None:
+    """Near data, between and far away; with latents that no column explains as further noise of the values."""
+    y, table = times()
+    groups: list[tuple[Kernel | None, int]] = [(RBF("time", lengthscale=SCALE), L)]
+    model, epoch = setting(groups + ([(None, free)] if free else []), y, table)
+    weights = laplace_posterior(model, any_weights(model), epoch)
+    W = model.autoencoder.decoder.weight.detach().numpy()
+    new = np.array([table["time"][3], 1.234, 2.5, 6.0, 50.0])
+    k = oracles.rbf(("time",), SCALE)
+    train, rows = [{"time": t} for t in table["time"]], [{"time": t} for t in new]
+    grams = [oracles.gram(k, a, b) for a, b in ((train, train), (rows, train), (rows, rows))]
+    noise = NOISE * np.eye(K) + W[:, L:] @ W[:, L:].T  # of the values, given the latents with a kernel
+    # Whitened values have noise 1.
+    white = np.linalg.inv(np.linalg.cholesky(noise))
+    _, cov = oracles.latents_given_samples(*grams, ALPHA, white @ W[:, :L], 1.0, np.zeros((N, K)))
+    want = np.diag(cov).reshape(-1, L) + ALPHA
+    np.testing.assert_allclose(asked(model, weights, new)[:, :L], want, rtol=1e-5)
+    np.testing.assert_allclose(want[-1], 1.0 + ALPHA, rtol=1e-9)
+    assert want[0].max() < 0.5
+
+
+def test_values_that_were_not_observed_say_nothing() -> None:
+    y, table = times()
+    early = table["time"] < 2.0
+    y[~early] = np.nan
+    model, epoch = setting([(RBF("time", lengthscale=SCALE), L)], y, table)
+    weights = laplace_posterior(model, any_weights(model), epoch)
+    new = np.array([0.5, 1.0, 3.5, 4.0])
+    alone, alone_epoch = setting([(RBF("time", lengthscale=SCALE), L)], y[early], {"time": table["time"][early]})
+    want = asked(alone, laplace_posterior(alone, any_weights(alone), alone_epoch), new)
+    np.testing.assert_allclose(asked(model, weights, new), want, rtol=1e-3)
+
+
+def test_vectors_of_objects_have_the_curvature_of_their_rows() -> None:
+    """I + sum over an object's rows of A (Cov of the values given x)^-1 A', by loops; one object has no values."""
+    rng = np.random.default_rng(2)
+    table = {"person": [*"abcd"] * 5, "pose": np.repeat(range(5), 4)}
+    y = rng.normal(size=(N, K))
+    y[np.array(table["person"]) == "d"] = np.nan
+    model, epoch = setting([(Learned("person", 3) * FreeForm("pose"), L)], y, table)
+    (group,) = model.prior.groups
+    with torch.no_grad():
+        model.autoencoder.decoder.weight.copy_(torch.from_numpy(np.linalg.qr(rng.normal(size=(K, L)))[0]))
+    (part,) = model.prior.before_data().parts
+    B = torch.from_numpy(rng.normal(size=tuple(part.mean.shape)))
+    laplace_posterior(model, LatentPosterior((replace(part, mean=B),)), epoch)
+    learned, poses = group.kernel.leaves()
+    root = vector_roots([learned]).numpy()
+    W, views = model.autoencoder.decoder.weight.detach().numpy(), poses.view_factor().detach().numpy()
+    for p, person in enumerate("abcd"):
+        precision = np.eye(3)
+        for n in range(N):
+            if table["person"][n] == person and np.isfinite(y[n, 0]):
+                view = views[table["pose"][n]]
+                A = np.stack([np.kron(unit, view) @ B.numpy() for unit in np.eye(3)])  # (J, L)
+                H = A @ W.T
+                precision += H @ np.linalg.inv(NOISE * np.eye(K) + ALPHA * W @ W.T) @ H.T
+        np.testing.assert_allclose(np.linalg.inv(root[p] @ root[p].T), precision, rtol=1e-6)  # float32 noise
+    np.testing.assert_allclose(root[3] @ root[3].T, np.eye(3), atol=1e-12)
+
+
+# -- slopes and curvatures
+
+
+def nonlinear() -> Autoencoder:
+    torch.manual_seed(1)
+    decoder = nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, K)).double()
+    return Autoencoder(Encoder(4), decoder, Bernoulli())
+
+
+def test_curvature_is_the_fisher_information_by_finite_differences() -> None:
+    autoencoder, z, step = nonlinear(), torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).double(), 1e-5
+    mask = torch.rand(3, K, generator=torch.Generator().manual_seed(1)) < 0.7
+    y = (torch.rand(3, K, generator=torch.Generator().manual_seed(2)) < 0.5).double()
+
+    def logits(at: Tensor) -> np.ndarray:
+        with torch.no_grad():
+            return autoencoder.decoder(at).numpy()
+
+    found = expand(autoencoder, autoencoder.likelihood, y, mask, z, Signs(0, 3))
+    columns = [(logits(z + step * unit) - logits(z - step * unit)) / (2 * step) for unit in torch.eye(4).double()]
+    J = np.stack(columns, axis=2)  # d logits / d z, (3, K, L)
+    p = 1.0 / (1.0 + np.exp(-logits(z)))
+    for n in range(3):
+        seen = mask[n].numpy()
+        own, at = J[n][seen], p[n][seen]
+        np.testing.assert_allclose(found.curvature[n], own.T @ np.diag(at * (1 - at)) @ own, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(found.gradient[n], own.T @ (at - y[n].numpy()[seen]), rtol=1e-4, atol=1e-7)
+
+
+def test_random_directions_give_the_curvature_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    autoencoder, z = nonlinear(), torch.randn(2, 4, generator=torch.Generator().manual_seed(0)).double()
+    likelihood = autoencoder.likelihood
+    exact = jacobian_rows(autoencoder, likelihood, z, None, Signs(0, 2))
+    monkeypatch.setattr(curvature, "EXACT_LATENTS", 0)
+    monkeypatch.setattr(curvature, "PROBES", 3000)
+    drawn = jacobian_rows(autoencoder, likelihood, z, None, Signs(0, 2))
+    want = exact.transpose(1, 2) @ exact
+    np.testing.assert_allclose(drawn.transpose(1, 2) @ drawn, want, atol=0.08 * want.abs().max())
+
+
+def test_random_signs_do_not_depend_on_the_number_of_processes() -> None:
+    whole, parts = Signs(5, 7), [Signs(5, 7, start) for start in (0, 4)]
+    for _ in range(2):
+        together = torch.cat([parts[0].draw(torch.zeros(4, 3)), parts[1].draw(torch.zeros(3, 3))])
+        assert torch.equal(whole.draw(torch.zeros(7, 3)), together) and set(together.unique().tolist()) == {-1.0, 1.0}

@@ -1,0 +1,152 @@
+"""The report of a run: where it opens, what it says, and that nothing is lost without the data."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gppvae import GPPVAE
+from gppvae.report.checked import LEVELS, Checked
+from gppvae.report.plots import coverage_reading, epoch_axis, plot_along, plot_training
+from gppvae.report.run import first_cell, write_report
+from tiny import held_out
+
+EXPLAINED = "What each term explains"
+
+
+def sections(page: Path) -> list[str]:
+    return re.findall(r"<h2[^>]*>([^<]*)</h2>", page.read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory):
+    """A fitted model of four named values over age and subject, with its data."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"subject": np.repeat(list("abcd"), 10), "age": np.tile(np.arange(10.0), 4)})
+    y = np.outer(np.sin(table["age"]), [1.0, 10.0, 0.1, -1.0]) + rng.normal(size=(40, 4)) * [0.1, 1.0, 0.01, 0.1]
+    test = rng.random(40) < 0.25
+    train_part, test_part = (y[~test].astype(np.float32), table[~test]), (y[test].astype(np.float32), table[test])
+    folder = tmp_path_factory.mktemp("vectors")
+    model = GPPVAE("RBF(age) + Categorical(subject)", latent_dim=2, epochs=5, pixel_var=None, batch_size=16)
+    model.fit(*train_part, out=folder, progress=False)
+    model.sample_names_ = ["sugar", "iron", "salt", "fat & <oil>"]
+    return folder, model, train_part, test_part
+
+
+def test_vectors_have_curves_names_and_downloads(vectors) -> None:
+    folder, model, train, test = vectors
+    page = write_report(folder, model, train=train, test=test)
+    text = page.read_text("utf-8")
+    for name in ("sugar", "iron", "fat &amp; &lt;oil&gt;"):
+        assert name in text
+    assert "<oil>" not in text
+    for file in ("errors.csv", "rows.csv", "shares.csv", "curves.csv", "covariance_0.csv", "history.csv"):
+        assert f'download="{file}"' in text
+    assert "Measured and predicted" in sections(page)
+    plot = plot_along(model, train, test)
+    assert plot is not None and len(plot.charts) == 4
+    assert 'class="ring' in plot.charts[0].body and 'class="dot' in plot.charts[0].body
+
+
+def test_no_section_is_lost_without_the_data(vectors) -> None:
+    folder, model, train, test = vectors
+    full = write_report(folder, model, train=train, test=test)
+    before, text = sections(full), full.read_text("utf-8")
+    again = write_report(folder)
+    assert sections(again) == before
+    assert EXPLAINED in before and "saved again since" not in again.read_text("utf-8")
+    shares = re.search(r'download="shares.csv" href="([^"]*)"', text)
+    assert shares is not None and shares[1] in again.read_text("utf-8")
+    model.save(folder)  # a new file, of the same model
+    (folder / "model.safetensors").touch()
+    assert sections(write_report(folder)) == before
+
+
+def test_a_model_saved_again_is_told_of_old_sections(vectors, tmp_path: Path) -> None:
+    _, model, train, test = vectors
+    model.save(tmp_path)
+    write_report(tmp_path, model, train=train, test=test)
+    model.fit_seconds_ += 1.0
+    model.save(tmp_path)
+    assert "saved again since" in write_report(tmp_path).read_text("utf-8")
+
+
+def test_results_stand_beside_the_simple_answers_of_the_fit(vectors, tmp_path: Path) -> None:
+    _, model, *_ = vectors
+    model.save(tmp_path)
+    loaded = GPPVAE.load(tmp_path)
+    loaded.held_out_error_, loaded.simple_answers_ = 0.5, {"nearest row": 0.25, "mean": 0.75}
+    text = write_report(tmp_path, loaded).read_text("utf-8")
+    assert "does not beat the nearest row" in text
+    assert '<td>nearest row</td><td class="num">0.25</td>' in text
+    loaded.held_out_error_ = 0.125
+    assert "The best simple answer, the nearest row, has 2 times" in write_report(tmp_path, loaded).read_text("utf-8")
+
+
+def test_ids_that_the_model_does_not_know_are_left_out(vectors, tmp_path: Path) -> None:
+    _, model, train, (y, table) = vectors
+    strange = table.assign(subject=["new", *table["subject"].iloc[1:]])
+    model.save(tmp_path)
+    text = write_report(tmp_path, model, train=train, test=(y, strange)).read_text("utf-8")
+    assert f"Mean squared error at {len(table) - 1} rows" in text
+
+
+def test_the_turntable_opens_on_a_held_out_or_uncertain_cell() -> None:
+    uncertain = np.array([[0.1, 0.9, 0.2], [0.3, 0.4, 0.8]])
+    no, some = np.zeros((2, 3), bool), np.array([[1, 0, 1], [1, 0, 0]], bool)
+    assert first_cell(uncertain, some, no) == (1, 0)  # the least certain of those held out
+    assert first_cell(uncertain, no, some) == (1, 0)  # of those measured
+    assert first_cell(uncertain, no, no) == (0, 1)  # of all
+
+
+def test_the_page_of_images_opens_where_it_was_tested(tmp_path: Path) -> None:
+    images, table, wanted_images, wanted = held_out()
+    model = GPPVAE("Learned(spot, 3) * Periodic(angle, 360)", 3, network="mlp", epochs=1, batch_size=16)
+    model.fit(images, table, out=tmp_path, progress=False)
+    text = write_report(tmp_path, model, train=(images, table), test=(wanted_images, wanted)).read_text("utf-8")
+    start = re.search(r"&quot;start&quot;: \[(\d+), (\d+)\]", text)
+    held = re.search(r"&quot;held&quot;: \[([^\]]*)\]", text)
+    assert start is not None and held is not None
+    assert re.findall("[01]+", held[1])[int(start[1])][int(start[2])] == "1"
+    plain = write_report(tmp_path, model, train=(images, table)).read_text("utf-8")
+    assert "least certain of those measured" in plain
+
+
+def checked(truth: np.ndarray, mean: np.ndarray, std: float = 1.0) -> Checked:
+    return Checked(None, truth, mean, np.ones_like(mean), np.full_like(mean, std), np.ones(()))  # type: ignore[arg-type]
+
+
+def test_cases_and_coverage_by_hand() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(400, 3)) * [1.0, 2.0, 1.0]
+    found = checked(truth, np.zeros_like(truth))
+    inside = np.abs(truth) <= 1.2815515655  # the 80 % interval
+    at = int(np.argmin(np.abs(LEVELS - 0.8)))
+    np.testing.assert_allclose(found.coverage()[at], inside.mean())
+    np.testing.assert_allclose(found.coverage(1)[at], inside[:, 1].mean())
+    errors = np.mean(truth**2, axis=1)
+    cases = found.cases(2)
+    assert [kind for kind, _ in cases] == ["worst", "worst", "typical", "typical", "best", "best"]
+    order = np.argsort(errors)
+    assert {row for kind, row in cases if kind == "worst"} == set(order[-2:])
+    assert {row for kind, row in cases if kind == "best"} == set(order[:2])
+    assert coverage_reading(0.9, 0.9, 100) == "about right"
+    assert (coverage_reading(0.6, 0.9, 400), coverage_reading(1.0, 0.8, 400)) == ("too narrow", "too wide")
+
+
+def test_rows_of_which_nothing_was_observed_are_no_cases() -> None:
+    truth = np.array([[1.0, np.nan], [np.nan, np.nan], [3.0, 1.0]])
+    found = checked(truth, np.zeros_like(truth))
+    np.testing.assert_allclose(found.errors(), [1.0, np.nan, 5.0])
+    assert sorted(row for _, row in found.cases(4)) == [0, 2]
+
+
+def test_epochs_are_counted_over_phases(vectors) -> None:
+    _, model, *_ = vectors
+    for second in ([1, 2], [0, 1], [4, 5]):
+        rows = [{"phase": "warmup", "epoch": e} for e in (1, 2, 3)] + [{"phase": "joint", "epoch": e} for e in second]
+        assert epoch_axis(rows) == [1, 2, 3, 4, 5]
+    titles = [chart.label for chart in plot_training(model).charts]
+    assert titles[0] == "total loss" and "reconstruction NLL" in titles
