@@ -244,6 +244,7 @@ class GPPVAE(Showing, Estimator):
             errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
             model.autoencoder.likelihood.learn_noise(errors / counts.clamp_min(1.0))
 
+    @readable_algebra()
     def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
         """q(B) with the means that were trained, and variances from what the training rows say through the decoder."""
         epoch = Epoch(data, rows, self.batch_size, None, self._torch_device(), world=current_world())

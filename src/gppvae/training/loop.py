@@ -414,7 +414,7 @@ class PhaseRun:
         weights = weights if weights is not None else self.trainer.weights
         if self.trainer.answers_are_finite(weights) is False:
             raise TrainingError(self._stop_message("predictions at training rows were not finite at its end"))
-        self.trainer.weights = weights
+        self.trainer.weights = None if weights is None else weights.as_stored()
         self._train_all_again()
         meta = {"phase": self.number + 1, "epoch": 0, "best": math.inf, "stale": 0, "steps": 0, "bad_steps": 0}
         self.trainer.checkpoint({}, meta, due=True)
