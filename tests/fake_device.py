@@ -77,8 +77,22 @@ def fake_device() -> Iterator[str]:
     """The name of a device on which tensors can be made inside the block."""
     known = optimizer._get_fused_kernels_supported_devices()
     fused = mock.patch.object(optimizer, "_get_fused_kernels_supported_devices", lambda: [*known, NAME])
-    with fused, mock.patch.object(torch, "tensor", _tensor), _Mode():
+    slope = mock.patch.object(torch.func, "jvp", _jvp)
+    with fused, slope, mock.patch.object(torch, "tensor", _tensor), _Mode():
         yield NAME
+
+
+@torch.enable_grad()
+def _jvp(
+    function: Any, points: tuple[torch.Tensor], tangents: tuple[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch.func.jvp by two backward passes, since forward derivatives do not see a tensor of one's own class."""
+    (at,), (tangent,) = (point.detach().requires_grad_() for point in points), tangents
+    value = function(at)
+    weight = torch.zeros_like(value, requires_grad=True)
+    (back,) = torch.autograd.grad(value, at, weight, create_graph=True)
+    (found,) = torch.autograd.grad(back, weight, tangent)
+    return value.detach(), found
 
 
 def _tensor(data: Any, *, device: Any = None, make: Any = torch.tensor, **options: Any) -> torch.Tensor:

@@ -15,7 +15,7 @@ from gppvae.training.loop import Trainer
 from tiny import KERNEL, spots
 
 SMALL: dict[str, Any] = {
-    "latent_dim": 2, "network": "mlp", "width": 8, "epochs": 2, "warmup_epochs": 1, "gp_epochs": 1, "batch_size": 8,
+    "latent_dim": 2, "network": "mlp", "width": 8, "epochs": 1, "warmup_epochs": 1, "gp_epochs": 1, "batch_size": 8,
 }  # fmt: skip
 KERNELS: dict[str, Any] = {
     "ids": "2.0 * FreeForm(spot) + Categorical(spot) * Linear(angle) + Constant()",
@@ -26,7 +26,7 @@ KERNELS: dict[str, Any] = {
 
 
 def data(likelihood: str = "gaussian", missing: bool = False) -> tuple[np.ndarray, pd.DataFrame]:
-    images, table = spots(4, 6)
+    images, table = spots(3, 4)
     if likelihood == "negative_binomial":
         images = np.round(9.0 * images)
     if missing:
@@ -45,7 +45,6 @@ def answers(model: GPPVAE, images: np.ndarray, table: pd.DataFrame) -> dict[str,
         "encode": model.encode(images),
         "reconstruct": model.reconstruct(images),
         "sample": model.sample(table.iloc[:3], 2, seed=1),
-        "score": model.score(images, table),
     }
 
 
@@ -54,12 +53,20 @@ def fitted(device: str, kernel: Any, images: np.ndarray, table: pd.DataFrame, **
     return answers(model, images, table)
 
 
-def check_same(kernel: Any, atol: float = 0.0, **settings: Any) -> None:
+def check_runs(kernel: Any, **settings: Any) -> None:
+    """A fit and all answers, with nothing made elsewhere."""
     images, table = data(settings.get("likelihood", "gaussian"), "missing" in settings)
     with fake_device() as device:
-        found = fitted(device, kernel, images, table, **settings)
-    for name, expected in fitted("cpu", kernel, images, table, **settings).items():
-        np.testing.assert_allclose(found[name], expected, rtol=0.0, atol=atol, err_msg=name)
+        for name, answer in fitted(device, kernel, images, table, **settings).items():
+            assert np.isfinite(answer).all(), name
+
+
+def check_same(kernel: Any, **settings: Any) -> None:
+    images, table = data(settings.get("likelihood", "gaussian"), "missing" in settings)
+    with fake_device() as device:
+        found, on_cpu = (fitted(name, kernel, images, table, **settings) for name in (device, "cpu"))
+    for name, expected in on_cpu.items():
+        np.testing.assert_array_equal(found[name], expected, err_msg=name)
 
 
 @pytest.mark.parametrize("inference", [name for name, kind in INFERENCES.items() if kind.conditions])
@@ -70,24 +77,23 @@ def test_every_inference(inference: str) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kind_of_kernel(kernel: str) -> None:
     latents = None if kernel == "groups" else 2
-    check_same(KERNELS[kernel], inference="minibatch", latent_dim=latents)
+    check_runs(KERNELS[kernel], inference="minibatch", latent_dim=latents)
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli", "negative_binomial"])
 def test_every_likelihood_and_missing_values(likelihood: str) -> None:
     masked = {"missing": "mask"} if likelihood == "gaussian" else {}
-    check_same(KERNEL, likelihood=likelihood, inference="global", **masked)
+    check_runs(KERNEL, likelihood=likelihood, inference="global", **masked)
 
 
 @pytest.mark.parametrize("network", ["conv", "wide"])
 def test_convolutions_and_measured_noise(network: str) -> None:
-    # Convolutions order their sums by the memory layout of their inputs, which copies change.
-    check_same(KERNEL, atol=1e-4, network=network, width=None, pixel_var=None, inference="minibatch", epochs=1)
+    check_runs(KERNEL, network=network, width=None, pixel_var=None, inference="minibatch", epochs=1)
 
 
-def test_files_and_the_plain_vae(tmp_path: Path) -> None:
-    """New objects are left to the tests on a real GPU: forward derivatives do not see a tensor of one's own class."""
+def test_files_new_objects_and_the_plain_vae(tmp_path: Path) -> None:
     images, table = data()
+    new = table.iloc[:4].assign(spot="new")
     found = {}
     for name in ("cpu", "other"):
         with fake_device() as other:
@@ -95,8 +101,10 @@ def test_files_and_the_plain_vae(tmp_path: Path) -> None:
             model = GPPVAE(KERNEL, device=device, inference="global", **SMALL)
             model.fit(images, table, validation=(images, table), out=tmp_path / name, progress=False)
             loaded = GPPVAE.load(tmp_path / name, device=device)
+            loaded.add_objects(images[:4], new)
             vae = VAE(2, network="mlp", width=8, epochs=1, device=device).fit(images, progress=False)
-            found[name] = [loaded.predict(table, 2).std, vae.reconstruct(images), vae.sample(2, seed=0)]
+            found[name] = [loaded.predict(new, 2).std, vae.reconstruct(images), vae.sample(2, seed=0)]
+            found[name].append(loaded.score(images, table))
     for one, other_value in zip(found["cpu"], found["other"], strict=True):
         np.testing.assert_array_equal(one, other_value)
 
@@ -105,18 +113,17 @@ class Stop(Exception):
     """Ends a fit right after a checkpoint."""
 
 
-@pytest.mark.parametrize("phase", [0, 2])
-def test_runs_that_were_stopped_continue(phase: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_stopped_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images, table = data()
     write = Trainer.checkpoint
 
     def stop(self: Trainer, state: Any, meta: dict[str, Any], due: bool) -> None:
         write(self, state, meta, True)
-        if (meta["phase"], meta["epoch"]) == (phase, 1):
+        if (meta["phase"], meta["epoch"]) == (2, 1):
             raise Stop
 
     def fit(device: str, out: Path | None) -> np.ndarray:
-        model = GPPVAE(KERNEL, device=device, inference="posterior", **(SMALL | {"warmup_epochs": 2}))
+        model = GPPVAE(KERNEL, device=device, inference="posterior", **(SMALL | {"warmup_epochs": 2, "epochs": 2}))
         return model.fit(images, table, out=out, progress=False).predict(table).mean
 
     with fake_device() as device:
@@ -124,8 +131,8 @@ def test_runs_that_were_stopped_continue(phase: int, tmp_path: Path, monkeypatch
             patch.setattr(Trainer, "checkpoint", stop)
             with pytest.raises(Stop):
                 fit(device, tmp_path)
-        found = fit(device, tmp_path)
-    np.testing.assert_array_equal(found, fit("cpu", None))
+        found, expected = fit(device, tmp_path), fit("cpu", None)
+    np.testing.assert_array_equal(found, expected)
 
 
 class Careless(RBF):

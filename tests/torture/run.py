@@ -112,7 +112,7 @@ def attack_inputs(tally: Tally, folder: Path) -> None:
 def attack_processes(tally: Tally, folder: Path) -> None:
     for inference in crashes.INFERENCES:
         kills = lambda rng, _, name=inference: crashes.check_kills(folder, name, rng)  # noqa: E731
-        tally.repeat(f"SIGKILL of fit, predict, encode and save ({inference})", 60, kills)
+        tally.repeat(f"SIGKILL of fit, predict, encode, impute and save ({inference})", 60, kills)
     for inference in crashes.INFERENCES:
         disk = lambda _, __, name=inference: crashes.check_disk(folder / name, name)  # noqa: E731
         tally.repeat(f"a failing write, flush or rename, each in turn ({inference})", 1, disk)

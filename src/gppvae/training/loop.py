@@ -440,7 +440,7 @@ class PhaseRun:
         weights = weights if weights is not None else self.trainer.weights
         if self.trainer.answers_are_finite(weights) is False:
             raise TrainingError(self._stop_message("predictions at training rows were not finite at its end"))
-        self.trainer.weights = weights
+        self.trainer.weights = None if weights is None else weights.as_stored()
         self._train_all_again()
         if self.phase.held_out and self.trainer.measure is not None and weights is not None:
             self.trainer.measured = self.trainer.measure(weights)

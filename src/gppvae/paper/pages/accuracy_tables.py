@@ -60,6 +60,11 @@ def peers(results: Path, options: Mapping[str, str]) -> ResultTable:
     return ["method", "value", "source", "note"], rows
 
 
+def peers_refused(results: Path, options: Mapping[str, str]) -> str:
+    """Which of our numbers are not shown beside the peers' and why."""
+    return accuracy_refused(results, options) if options.get("task", "rotated-mnist") == "rotated-mnist" else ""
+
+
 def coverage(results: Path, options: Mapping[str, str]) -> ResultTable:
     """Share of values inside central intervals."""
     found = _found(results)
