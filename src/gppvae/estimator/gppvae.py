@@ -223,9 +223,7 @@ class GPPVAE(Showing, Measuring):
             index = np.setdiff1d(np.arange(len(everything)), held)
             training = everything.part(index), rows_table.take(index)
             kept = training[0], rows[torch.from_numpy(index).to(rows.device)]
-        judge = (everything.part(held), rows_table.take(held)) if held.size else None
-        if validation is not None:
-            judge = self._samples(validation[0]), Table(validation[1])
+        judge = (everything.part(held), rows_table.take(held)) if held.size else self._validation(validation)
         validate = None if judge is None else validator(model, *judge, plan.batch_size, self._torch_device())
         judged = judge is not None and known_rows(prior, judge[1]) is not None
 

@@ -99,6 +99,10 @@ class Measuring(Estimator):
             "comparison": compare(self, training, judge).to_json() if held_out else None,
         }
 
+    def _validation(self, given: tuple[Any, Any] | None) -> tuple[Samples, Table] | None:
+        """Rows to validate on, as the user gave them."""
+        return None if given is None else (self._samples(given[0]), Table(given[1]))
+
     def _epoch_of(self, samples: Samples, table: Table) -> Epoch:
         rows = self.prior_.code(table)
         return Epoch(samples, rows, self._rows_per_batch, None, self._torch_device(), world=current_world())

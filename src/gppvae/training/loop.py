@@ -442,8 +442,8 @@ class PhaseRun:
             raise TrainingError(self._stop_message("predictions at training rows were not finite at its end"))
         self.trainer.weights = None if weights is None else weights.as_stored()
         self._train_all_again()
-        if self.phase.held_out and self.trainer.measure is not None and weights is not None:
-            self.trainer.measured = self.trainer.measure(weights)
+        if self.phase.held_out and self.trainer.measure is not None and self.trainer.weights is not None:
+            self.trainer.measured = self.trainer.measure(self.trainer.weights)
         meta = {"phase": self.number + 1, "epoch": 0, "best": math.inf, "stale": 0, "steps": 0, "bad_steps": 0}
         self.trainer.checkpoint({}, meta, due=True)
 
