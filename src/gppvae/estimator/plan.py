@@ -96,7 +96,8 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
         alpha = estimator.alpha if estimator.alpha is not None else min(phase.kind.alpha for phase in phases)
         return Plan(LatentPrior(closed, alpha), phases, estimator._rows_per_batch, None)
     components = _start(estimator._make_likelihood(), kernels, samples, table, held, generator)
-    linear = len(samples.shape) == 1 and components is not None
+    gaussian = isinstance(estimator._make_likelihood(), ScaledGaussian)
+    linear = len(samples.shape) == 1 and gaussian and estimator.network in ("auto", "vector") and not estimator.encoder
     if linear and components is not None:
         most = min(most, components.count(LEAST_SIGNAL))
     closed = [(kernel, most if size == OPEN else size) for kernel, size in groups]
@@ -105,7 +106,7 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
     n_rows = len(samples) - len(held)
     rank = max(kernel.rank for kernel in kernels)
     inference = choose_inference(n_rows, samples.shape, rank)
-    schedule = SCHEDULES[inference, "vector" if len(samples.shape) == 1 else "image"]
+    schedule = SCHEDULES[inference, "image" if len(samples.shape) == 3 else "vector" if linear else "other"]
     alpha = _alpha(estimator, inference, schedule, components if linear else None, most)
     batch_size = estimator.batch_size or schedule.batch_size
     epochs = estimator.epochs if estimator.epochs is not None else schedule.epochs(n_rows, batch_size)
