@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -44,7 +43,7 @@ class Schedule:
     Attributes:
         passes: over the rows, as far as `least` and `most` optimiser steps allow.
         batch_size: B.  lr, prior_lr: of networks and prior.  weight_decay: of the networks.
-        alpha: latent noise variance.  options: of the inference.
+        alpha: latent noise variance.
     """
 
     passes: float
@@ -55,7 +54,6 @@ class Schedule:
     prior_lr: float
     weight_decay: float
     alpha: float
-    options: dict[str, Any] = field(default_factory=dict)
 
     def epochs(self, n_rows: int, batch_size: int) -> int:
         """Epochs that make between `least` and `most` steps."""
@@ -64,10 +62,9 @@ class Schedule:
         return max(1, math.ceil(steps / per_epoch))
 
 
-SEE_LITTLE = {"share": [0.4, 0.9], "input_noise": 0.5}
 # By inference and kind of samples: images, vectors that start at the exact linear fit, and others, which do not.
 SCHEDULES = {
-    ("leave_out", "image"): Schedule(130, 800, 8000, 32, 3e-3, 1e-2, 0.3, 0.05, SEE_LITTLE),
+    ("leave_out", "image"): Schedule(130, 800, 8000, 32, 3e-3, 1e-2, 0.3, 0.05),
     ("leave_out", "vector"): Schedule(30, 200, 4000, 32, 5e-4, 5e-3, 0.1, 0.1),
     ("leave_out", "other"): Schedule(130, 1500, 8000, 32, 2e-3, 1e-2, 0.05, 0.05),
     ("global", "image"): Schedule(110, 2500, 20000, 64, 4e-3, 1e-2, 0.05, 0.001),
@@ -157,7 +154,7 @@ def written_phases(inference: str, schedule: Schedule, epochs: int, unexplained:
         rates |= {"encoder": schedule.lr, "noise": schedule.prior_lr}
     else:
         rates |= {"weights": schedule.prior_lr} | ({"encoder": schedule.lr / 4.0} if unexplained else {})
-    phase = Phase(inference, inference, epochs, rates, "cosine", 0.03, schedule.weight_decay, options=schedule.options)
+    phase = Phase(inference, inference, epochs, rates, "cosine", 0.03, schedule.weight_decay)
     phases = [phase]
     if held_out and inference == "leave_out":
         tried = replace(phase, name="tried", epochs=math.ceil(TRIED * epochs), held_out=True)

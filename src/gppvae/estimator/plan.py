@@ -97,7 +97,8 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
         return Plan(LatentPrior(closed, alpha), phases, estimator._rows_per_batch, None)
     components = _start(estimator._make_likelihood(), kernels, samples, table, held, generator)
     gaussian = isinstance(estimator._make_likelihood(), ScaledGaussian)
-    linear = len(samples.shape) == 1 and gaussian and estimator.network in ("auto", "vector") and not estimator.encoder
+    linear = len(samples.shape) == 1 and gaussian and estimator.network in ("auto", "vector")
+    linear = linear and estimator.encoder is None
     if linear and components is not None:
         most = min(most, components.count(LEAST_SIGNAL))
     closed = [(kernel, most if size == OPEN else size) for kernel, size in groups]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -39,32 +38,20 @@ class LeaveOut(Inference):
 
     Args:
         model: the model.
-        share: of the rows of a batch that are left out; a pair of numbers for a share drawn anew for every batch.
+        share: of the rows of a batch that are left out.
         what: "rows" leaves out a random set together; "each" leaves every row out alone, given all others; the name of
             a coded column leaves out all rows of one of its values, in the whole table.
         together: coded column whose rows come in the same batch, for example an object's views.
-        input_noise: standard deviation of noise on what the encoder sees in training, in the unit of the samples'
-            spread. It keeps the encoder from knowing its few samples by heart.
     Cost: one plain VAE epoch plus O(N H (H + L)), and H^3 per batch. Memory: the N x L latents of the last visit.
     """
 
     name = "leave_out"
 
-    def __init__(
-        self,
-        model: GPPriorVAE,
-        share: float | Sequence[float] = 0.5,
-        what: str = ROWS,
-        together: str | None = None,
-        input_noise: float = 0.0,
-    ) -> None:
+    def __init__(self, model: GPPriorVAE, share: float = 0.5, what: str = ROWS, together: str | None = None) -> None:
         super().__init__(model)
-        self.shares = (share, share) if isinstance(share, (int, float)) else tuple(share)
-        if len(self.shares) != 2 or not 0.0 < self.shares[0] <= self.shares[1] <= 1.0:
+        if not 0.0 < share <= 1.0:
             raise ValueError(f"leave_out needs a share above 0 and at most 1, got {share}; use for example 0.5")
-        if not 0.0 <= input_noise < math.inf:
-            raise ValueError(f"leave_out needs an input_noise of at least 0, got {input_noise}; use for example 0.5")
-        self.what, self.together, self.input_noise = what, together, input_noise
+        self.share, self.what, self.together = share, what, together
         self.latents: Tensor
         self.register_buffer("latents", torch.zeros(0, dtype=torch.float64))
 
@@ -100,7 +87,7 @@ class LeaveOut(Inference):
                     q_all = prior.given(totals)
                     kl = q_all.kl()
             of_all = len(batch) / epoch.n_rows
-            mean, var = autoencoder.encode(self._blurred(batch), batch.mask)
+            mean, var = autoencoder.encode(batch.y, batch.mask)
             mean64, var64 = prior.to_gp(mean), prior.to_gp(var)
             at, predicted, left_out = self._predicted(batch, epoch, totals, mean64)
             z_mean = mean64.index_put((left_out,), predicted.mean)
@@ -125,15 +112,6 @@ class LeaveOut(Inference):
         if self.together is None:
             return iter(epoch)
         return iter(epoch.with_together(epoch.rows.columns[self.together].index.cpu()))
-
-    def _blurred(self, batch: Batch) -> Tensor:
-        """What the encoder sees: the samples, with noise of their own where that was asked for."""
-        if self.input_noise == 0.0:
-            return batch.y
-        generator = torch.Generator().manual_seed(derive_seed(batch.seed, 2))
-        noise = torch.randn(batch.total, *batch.y.shape[1:], generator=generator)
-        noise = noise[batch.start : batch.start + len(batch)].to(batch.y.device)
-        return batch.y + self.input_noise * self.model.autoencoder.likelihood.unit * noise
 
     def _predicted(self, batch: Batch, epoch: Epoch, totals: Sums, mean: Tensor) -> tuple[RowFeatures, Latents, Tensor]:
         """What the GP says of the rows here that are left out, given all rows but those.
@@ -168,16 +146,14 @@ class LeaveOut(Inference):
         """Which rows of a batch are left out, (n,) bool; the same on all processes."""
         generator = torch.Generator().manual_seed(derive_seed(batch.seed, 1))
         n, device = len(rows), self.model.prior.device
-        lowest, highest = self.shares
-        share = lowest + (highest - lowest) * float(torch.rand((), generator=generator))
         if self.what in (EACH, ROWS):
-            wanted = min(max(1, round(share * n)), n - 1 if n > 1 else 1)
+            wanted = min(max(1, round(self.share * n)), n - 1 if n > 1 else 1)
             chosen = torch.zeros(n, dtype=torch.bool)
             chosen[torch.randperm(n, generator=generator)[:wanted]] = True
             return chosen.to(device)
         index = rows.columns[self.what].index
         values = index.unique()
-        wanted = min(max(1, round(share * len(values))), max(1, len(values) - 1))
+        wanted = min(max(1, round(self.share * len(values))), max(1, len(values) - 1))
         picked = values[torch.randperm(len(values), generator=generator)[:wanted].to(device)]
         return torch.isin(index, picked)
 
