@@ -109,7 +109,7 @@ class Estimator(abc.ABC):
         """What scikit-learn asks an estimator about itself; called by scikit-learn only."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
-        inputs = InputTags(two_d_array=True, three_d_array=True, allow_nan=self.missing == "mask")
+        inputs = InputTags(two_d_array=True, three_d_array=True, sparse=True, allow_nan=self.missing == "mask")
         return Tags(estimator_type=None, target_tags=TargetTags(required=False), input_tags=inputs)
 
     def __sklearn_is_fitted__(self) -> bool:

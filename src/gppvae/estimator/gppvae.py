@@ -343,6 +343,7 @@ class GPPVAE(Showing, Measuring):
         return groups
 
     def _check_numbers(self) -> None:
+        Budget(self.schedule)  # refuses a schedule that there is not, even where "auto" needs none
         if self.alpha is not None:
             number("alpha", self.alpha, *ALPHAS, "0.1")
         for name in ("epochs", "warmup_epochs", "gp_epochs"):
@@ -529,7 +530,8 @@ class GPPVAE(Showing, Measuring):
         """Samples as the decoder makes them from the latents that explain them best, in the shape that they came in.
 
         Latents start from the encoder's mean, and from the prediction where a table is given, and are refined by a few
-        Gauss-Newton steps through the decoder. A sample is never explained worse than by its start.
+        Gauss-Newton steps through the decoder. A sample is never explained worse than by its start. A DataFrame comes
+        back as a DataFrame.
 
         Args:
             out: folder to write them into as mean.npy; they come back as a memory map.
@@ -549,7 +551,7 @@ class GPPVAE(Showing, Measuring):
                 anywhere = Normal(*(part.expand(len(batch), *part.shape) for part in typical))
                 before = anywhere if table is None else normal_at(model, weights, batch.rows)
                 arrays.put(mean=to_input_layout(refined_reconstruction(model, batch, before), data.layout_in))
-        return arrays["mean"]
+        return framed(arrays["mean"], self.sample_names_, samples)
 
     @torch.no_grad()
     @readable_algebra()
@@ -673,8 +675,7 @@ class GPPVAE(Showing, Measuring):
             kept = under("remainders", tensors)
             self.remainders_ = Remainders.from_saved(meta["remainders"], kept, self.shape_)
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
-            compared = meta.get("comparison")
-            self.comparison_ = None if compared is None else Comparison.from_json(compared)
+            self.comparison_ = None if meta["comparison"] is None else Comparison.from_json(meta["comparison"])
             self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])
             self.value_noise_ = check_value_noise(tensors.get(VALUE_NOISE), self.shape_)
             self.trust_ = Trust.from_json(meta["trust"])
