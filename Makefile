@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check torture bench docs tutorials tables lock clean
+.PHONY: help demo test check gpu torture bench docs tutorials tables lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -31,6 +31,9 @@ check: .venv/.ready  ## ruff and mypy
 
 test: check  ## check, then every test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+gpu: .venv/.ready  ## the tests that need a GPU
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m gpu -rs
 
 torture: .venv/.ready  ## attack it all: kills, failing disks, 10^5 changed inputs (half an hour), into results/torture.json
 	OMP_NUM_THREADS=1 $(BIN)/python tests/torture/run.py

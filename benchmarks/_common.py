@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 QUICK = ROOT / "build" / "quick"  # where runs go that are to show that a script works
 INFERENCES = ("exact", "minibatch", "posterior", "global", "leave_out")
+BEGAN = provenance()  # of the code that is measured, whatever is changed while it runs
 MANY_EPOCHS = 10_000  # of a phase, so that the learning rate hardly moves while it is timed
 
 
@@ -105,7 +106,7 @@ class Training:
 
     Attributes:
         samples, table: the data.  kernel: its text.  n_latents: L.  batch_size: B.
-        networks: makes a fresh encoder and decoder.
+        networks: makes a fresh encoder and decoder.  device: on which all is computed.
     """
 
     samples: Samples
@@ -114,13 +115,14 @@ class Training:
     n_latents: int
     batch_size: int
     networks: Callable[[], tuple[nn.Module, nn.Module]]
+    device: str = "cpu"
 
     def epochs(self, inference: str, seed: int) -> Callable[[], None]:
         """A fresh model under the training loop; each call runs the next epoch."""
         torch.manual_seed(seed)
         prior = LatentPrior([(None if inference == "vae" else parse_kernel(self.kernel), self.n_latents)])
         prior.bind(self.table, torch.Generator().manual_seed(seed))
-        model = GPPriorVAE(Autoencoder(*self.networks(), Gaussian()), prior)
+        model = GPPriorVAE(Autoencoder(*self.networks(), Gaussian()), prior).to(self.device)
         data = self._data(prior)
         prior.plan(data.rows, self.batch_size)
         phase = phase_of(inference)
@@ -134,22 +136,31 @@ class Training:
         def next_epoch() -> None:
             done = next(count)
             run._epoch(replace(data, seed=derive_seed(seed, 0, done), tick=progress.tick), done)
+            finish(self.device)
 
         return next_epoch
 
     def encoder_pass(self) -> Callable[[], None]:
         """All samples through an encoder, without a graph: what exact inference does beyond a plain VAE epoch."""
-        encoder, data = self.networks()[0], self._data(LatentPrior([(None, self.n_latents)]))
+        encoder = self.networks()[0].to(self.device)
+        data = self._data(LatentPrior([(None, self.n_latents)]).to(self.device))
 
         @torch.no_grad()
         def encode() -> None:
             for batch in data:
                 encoder(batch.y)
+            finish(self.device)
 
         return encode
 
     def _data(self, prior: LatentPrior) -> Epoch:
-        return Epoch(self.samples, prior.code(self.table), self.batch_size, None, torch.device("cpu"))
+        return Epoch(self.samples, prior.code(self.table), self.batch_size, None, torch.device(self.device))
+
+
+def finish(device: str) -> None:
+    """Wait until a device has done what it was given, so that the clock stops after the work."""
+    if device != "cpu":
+        torch.accelerator.synchronize()
 
 
 def phase_of(inference: str) -> Phase:
@@ -221,6 +232,7 @@ def save(name: str, content: dict[str, Any], seed: int, started: float, quick: b
     """Write results/<name>.json with what is needed to judge and repeat it; a quick run goes into build/quick."""
     path = (QUICK / "results" if quick else RESULTS) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = provenance() | {"seed": seed, "wall_seconds": round(time.perf_counter() - started, 1)}
+    about = BEGAN | {"seed": seed, "wall_seconds": round(time.perf_counter() - started, 1)}
+    about["cpu_seconds"] = round(time.process_time(), 1)
     write_json(path, {"about": about, **content})
     return path

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from _common import INFERENCES, RESULTS, ROOT
 
 from gppvae.data.atomic import write_bytes
+from gppvae.paper.provenance import told, why_unclean
 
 STEPS = ("term", "posterior")
 PAGE = ROOT / "docs" / "benchmarks.md"
+SCRIPTS = {
+    "epoch.json": "epoch.py",
+    "gp_term.json": "gp_term.py",
+    "faces_cost.json": "faces.py",
+    "waiting.json": "waiting.py",
+}
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
@@ -80,7 +88,7 @@ def subjects_table(result: dict[str, Any]) -> str:
     ]  # fmt: skip
     alone = [
         [f"{case['subjects']:,}", f"{case['features']:,}",
-         *(f"{case['methods'][name]['seconds']:.2f} s" for name in STEPS), f"{case['extra_bytes'] / 2**20:.0f} MiB"]
+         *(f"{case['methods'][name]['cpu_seconds']:.2f} s" for name in STEPS), f"{case['extra_bytes'] / 2**20:.0f} MiB"]
         for case in result["blocks"]
     ]  # fmt: skip
     sizes = list(result["epochs"]["vae"])
@@ -109,6 +117,17 @@ def about(result: dict[str, Any]) -> str:
     )
 
 
+def shown(result: dict[str, Any], file: str, table: Callable[[dict[str, Any]], str]) -> str:
+    """The table and where it comes from, or why it is not shown."""
+    reason = why_unclean(result["about"])
+    try:
+        made = table(result)
+    except KeyError as error:
+        reason = reason or f"written by an earlier version of the script, without {error}"
+    command = f"python benchmarks/{SCRIPTS[file]}"
+    return told({f"results/{file}": reason}, command) if reason else f"{made}\n\n{about(result)}"
+
+
 def filled(page: str, name: str, content: str) -> str:
     """The page with what stands between the markers of `name` replaced."""
     pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
@@ -125,8 +144,7 @@ def main() -> None:
     for name, table in tables.items():
         if not (RESULTS / f"{name}.json").exists():
             continue
-        result = json.loads((RESULTS / f"{name}.json").read_text())
-        page = filled(page, name, f"{table(result)}\n\n{about(result)}")
+        page = filled(page, name, shown(json.loads((RESULTS / f"{name}.json").read_text()), f"{name}.json", table))
     write_bytes(PAGE, page.encode())
     print(f"{PAGE.relative_to(ROOT)} holds the numbers of results/")
 

@@ -108,7 +108,7 @@ def memory_of(n_subjects: int, seed: int) -> None:
 
 
 def epochs(sizes: tuple[int, ...], seed: int) -> dict[str, dict[str, float]]:
-    """Seconds of one epoch of every inference, by the number of subjects."""
+    """Processor seconds of one epoch of every inference, by the number of subjects."""
     found: dict[str, dict[str, float]] = {name: {} for name in ("vae", *INFERENCES)}
     for n_subjects in sizes:
         table = table_of(n_subjects, seed)
@@ -120,7 +120,7 @@ def epochs(sizes: tuple[int, ...], seed: int) -> dict[str, dict[str, float]]:
         training = Training(samples, table, KERNEL, N_LATENTS, 128, networks)
         for name, by_size in found.items():
             next_epoch = training.epochs(name, seed)
-            by_size[str(n_subjects)] = interleave({name: next_epoch}, rounds=1)[name].seconds
+            by_size[str(n_subjects)] = interleave({name: next_epoch}, rounds=1)[name].cpu[0]
     return found
 
 
@@ -142,12 +142,12 @@ def main() -> None:
         print(f"{case['subjects']} subjects, {case['features']} features: {gains}; differs by {case['difference']:.0e}")
     many = [alone(n, rounds, args.seed) for n in ((500, 1_000) if args.quick else BLOCKS_ALONE)]
     for case in many:
-        times = ", ".join(f"{name} {row['seconds']:.2f} s" for name, row in case["methods"].items())
+        times = ", ".join(f"{name} {row['cpu_seconds']:.2f} s" for name, row in case["methods"].items())
         print(f"{case['subjects']} subjects: {times}, {case['extra_bytes'] / 2**20:.0f} MiB")
     first, last = many[0], many[-1]
     more = last["subjects"] / first["subjects"]
     growth = {
-        name: last["methods"][name]["seconds"] / first["methods"][name]["seconds"] / more
+        name: last["methods"][name]["cpu_seconds"] / first["methods"][name]["cpu_seconds"] / more
         for name in ("term", "posterior")
     } | {"memory": last["extra_bytes"] / first["extra_bytes"] / more}
     print("growth from the fewest to the most subjects, 1 is linear:", {k: round(v, 2) for k, v in growth.items()})

@@ -199,7 +199,7 @@ def test_kernels_that_cannot_be_read(folder: Path, kernel: str, expected: str) -
         (["--latent-dim", "0"], "latent_dim must be a whole number of at least 1, got 0"),
         (["--batch-size", "0"], "batch_size must be a whole number of at least 1, got 0"),
         (["--epochs", "-1"], "epochs must be a whole number of at least 0, got -1"),
-        (["--network", "transformer"], "network must be one of auto, conv"),
+        (["--network", "transformer"], "network must be one of auto, image, vector, conv"),
         (["--inference", "magic"], "inference must be one of global"),
         (["--schedule", "both"], "schedule must be 'joint' or 'disjoint', got 'both'"),
         (["--likelihood", "gamma"], "likelihood must be one of gaussian"),
@@ -222,7 +222,7 @@ def test_settings_that_make_no_sense(folder: Path, more: list[str], expected: st
 def test_vectors_for_a_convolutional_network(folder: Path) -> None:
     replace(folder, lambda y: y.reshape(55, -1))
     sentence = fit(folder, "--network", "conv")
-    assert "the 'conv' network needs images" in sentence and "use network='mlp' for vectors" in sentence
+    assert "the 'conv' network needs images" in sentence and "use network='vector' for vectors" in sentence
 
 
 def test_one_row_per_id_leaves_none_for_validation(folder: Path) -> None:

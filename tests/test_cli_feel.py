@@ -62,7 +62,7 @@ def test_help_shows_the_default_of_the_estimator(item: Any) -> None:
         assert shown == str(item.default)
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "reproduce"])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("reproduce", "bench")])
 def test_every_option_has_help_and_a_default_and_a_place(name: str) -> None:
     for parameter in COMMANDS[name].params:
         if parameter.name == "help":

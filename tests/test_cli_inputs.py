@@ -14,7 +14,10 @@ from gppvae import GPPVAE
 from gppvae.cli import app
 
 KERNEL = "Learned(subject, 2) * RBF(age)"
-QUICK = ["--network", "mlp", "--width", 8, "--latent-dim", 2, "--epochs", 2, "--no-report", "--quiet"]
+QUICK = [
+    "--inference", "global", "--network", "mlp", "--width", 8, "--latent-dim", 2, "--epochs", 2,
+    "--no-report", "--quiet",
+]  # fmt: skip
 GENES = ["gene_a", "gene_b", "gene_c"]
 
 

@@ -363,7 +363,7 @@ def test_a_likelihood_inside_another_is_asked_for(tmp_path: Path) -> None:
 
 def test_pixels_that_are_standardised_have_features_too(tmp_path: Path) -> None:
     seen = Perceptual(eyes(), {"first": 1.0}, ScaledGaussian())
-    model = fit({"likelihood": seen})
+    model = fit({"likelihood": seen, "inference": "global"})
     pixels = model.model_.autoencoder.likelihood.values
     images, table, _, wanted = held_out()
     assert pixels.shift.item() == pytest.approx(images.mean(), rel=1e-5)

@@ -168,15 +168,18 @@ def test_open_choices_are_filled_in(tmp_path: Path) -> None:
     given, trained = (stored(tmp_path)[0][section] for section in ("given", "trained"))
     open_choices = {name for name, value in given.items() if value is None}
     assert {"latent_dim", "width", "alpha", "scale", "validate_every"} <= open_choices
-    assert trained["latent_dim"] == 16 and trained["network"] == "conv" and trained["width"] == 8
-    assert trained["kernel"] == [["Learned('spot') * Periodic('angle', period=360.0)", 16]]
-    assert trained["likelihood"] == {"name": "gaussian", "pixel_var": pytest.approx(0.01), "learn": False}
-    assert trained["alpha"] == 0.001 and trained["scale"] == 1.0 and trained["validate_every"] == 1
-    assert dict(settings_rows(model))["network"] == "conv"
+    assert trained["latent_dim"] == 64 and trained["network"] == "image" and trained["width"] == 32
+    spots = model.kernel_.leaves()[0].dim
+    assert trained["kernel"] == [[f"Learned('spot', dim={spots}) * Periodic('angle', period=360.0)", 64]]
+    assert trained["likelihood"] == {"name": "scaled_gaussian", "var": 0.1}
+    assert trained["alpha"] == pytest.approx(0.05) and trained["scale"] == 1.0 and trained["validate_every"] == 1
+    assert [phase["inference"] for phase in trained["phases"]] == ["leave_out", "leave_out"]
+    assert [phase["held_out"] for phase in trained["phases"]] == [True, False]
+    assert trained["batch_size"] == 32 and dict(settings_rows(model))["network"] == "image"
 
 
 def test_curves_leave_out_phases_that_fit_the_encoder_alone() -> None:
-    model = fit(GPPVAE(KERNEL, **SHORT, epochs=3))
+    model = fit(GPPVAE(KERNEL, **SHORT, inference="global", epochs=3))
     assert {row["phase"] for row in model.history_} == {"global", "encoder"}
     rows = curve_rows(model.history_, model.resolved_["phases"])
     assert {row["phase"] for row in rows} == {"global"} and len(rows) == 3

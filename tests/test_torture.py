@@ -8,12 +8,21 @@ import pytest
 
 from torture import crashes, inputs
 
+UNREADABLE_HDF5 = (133, 359)  # a type that NumPy does not have, a name that is not UTF-8
+
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, signals and /proc of Linux")
 
 
 def test_changed_arrays(tmp_path: Path) -> None:
     found = [inputs.check_array(tmp_path, np.random.default_rng([1, n])) for n in range(300)]
     assert {"refused", "finite"} == set(found)
+
+
+def test_changed_zarr_arrays_and_hdf5_files(tmp_path: Path) -> None:
+    found = [inputs.check_hdf5(tmp_path, np.random.default_rng([9, n])) for n in (*range(100), *UNREADABLE_HDF5)]
+    assert {"refused", "finite"} == set(found)
+    found = [inputs.check_zarr(tmp_path, np.random.default_rng([9, n])) for n in range(60)]
+    assert "refused" in found and set(found) <= {"refused", "finite"}  # few changes leave metadata and checksums whole
 
 
 def test_changed_images(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gppvae.data.arrays import Samples
 from gppvae.data.named import Named, chosen_columns
 from gppvae.data.stored import SparseReader
 from gppvae.data.subset import Subset
+from gppvae.models.start import MAX_ROWS
 from gppvae.report.run import write_report
 
 KERNEL = "Learned(subject, 2) * RBF(age)"
@@ -173,7 +174,7 @@ def test_a_sparse_matrix_is_read_as_the_dense_one(rng: np.random.Generator) -> N
 
 
 def test_a_sparse_matrix_never_becomes_dense_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    n = 600
+    n = 2 * MAX_ROWS
     rng = np.random.default_rng(0)
     rows = {"subject": [f"s{p % 6}" for p in range(n)], "age": np.arange(n) // 6 * 1.0}
     dense = rng.poisson(4.0, (n, 3)).astype(np.float32)
@@ -186,7 +187,7 @@ def test_a_sparse_matrix_never_becomes_dense_as_a_whole(monkeypatch: pytest.Monk
     )
     quick = QUICK | {"batch_size": 64, "epochs": 1, "likelihood": "negative_binomial"}
     model = GPPVAE(KERNEL, **quick).fit(scipy.sparse.csr_matrix(dense), rows, progress=False)
-    assert sum(largest) > n and max(largest) <= 256
+    assert sum(largest) > n and max(largest) <= MAX_ROWS  # the start reads so many rows at once, however many there are
     monkeypatch.undo()
     expected = GPPVAE(KERNEL, **quick).fit(dense, rows, progress=False)
     np.testing.assert_allclose(model.predict(rows).mean, expected.predict(rows).mean, rtol=1e-5, atol=1e-6)

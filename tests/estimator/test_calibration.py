@@ -130,7 +130,13 @@ def test_a_calibration_survives_json() -> None:
     again = Calibration.from_json(json.loads(json.dumps(found.to_json())))
     asked = np.exp(np.linspace(-8, 3, 50)).astype(np.float32)
     np.testing.assert_array_equal(again.total_std(asked), found.total_std(asked))
-    assert again.error_var == found.error_var and set(found.to_json()) == {"spread", "error", "error_var", "factor"}
+    assert again.error_var == found.error_var and set(found.to_json()) == {
+        "spread",
+        "error",
+        "error_var",
+        "factor",
+        "trained_on",
+    }
 
 
 # -- through the estimator

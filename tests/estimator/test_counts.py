@@ -12,7 +12,8 @@ from gppvae.cli import app
 from gppvae.likelihoods import NegativeBinomial, Poisson
 
 N, K = 160, 6
-QUICK: dict[str, Any] = {"latent_dim": 2, "width": 16, "epochs": 40, "lr": 3e-3, "seed": 0}
+PLAIN: dict[str, Any] = {"latent_dim": 2, "inference": "global", "network": "mlp"}
+QUICK = PLAIN | {"width": 16, "epochs": 40, "lr": 3e-3, "seed": 0}
 
 
 def cells() -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -117,7 +118,7 @@ def test_zero_inflation_and_poisson_train(tmp_path: Path) -> None:
     counts, table = cells()
     counts[np.random.default_rng(2).random(counts.shape) < 0.4] = 0
     for likelihood in (NegativeBinomial(size="depth", zero_inflation=True), Poisson(zero_inflation=True)):
-        model = GPPVAE("RBF(place)", 2, likelihood=likelihood, width=8, epochs=45, lr=0.01)
+        model = GPPVAE("RBF(place)", likelihood=likelihood, width=8, epochs=45, lr=0.01, **PLAIN)
         kept = counts.sum(1) > 0
         model.fit(counts[kept], rows(table, kept), progress=False)
         model.save(tmp_path / likelihood.name)

@@ -48,7 +48,8 @@ def waves() -> tuple[np.ndarray, dict[str, np.ndarray]]:
 def of_waves(waves: tuple[np.ndarray, dict[str, np.ndarray]]) -> GPPVAE:
     samples, table = waves
     train = np.arange(240) % 4 != 0
-    model = GPPVAE("RBF(time)", 2, width=16, epochs=30, lr=3e-3, pixel_var=None, seed=0)
+    settings = {"inference": "global", "network": "mlp", "width": 16, "epochs": 30, "lr": 3e-3, "seed": 0}
+    model = GPPVAE("RBF(time)", 2, pixel_var=None, **settings)
     return model.fit(samples[train], {"time": table["time"][train]}, progress=False)
 
 

@@ -18,8 +18,6 @@ OF_A_VAE = {
     "check_complex_data": WORDS,
     "check_dtype_object": WORDS + ": arrays of objects are refused, never converted one by one",
     "check_estimators_empty_data_messages": WORDS,
-    "check_estimator_sparse_array": WORDS,
-    "check_estimator_sparse_matrix": WORDS,
     "check_transformer_data_not_an_array": "samples need shape, dtype and indexing, so that they can stay on disk",
     "check_fit2d_predict1d": WORDS + ": a sample may have any shape, so nobody is told to reshape",
 }

@@ -1,12 +1,14 @@
 """Model files whose checksum is right and whose content is not: one ValueError each, never a model that answers NaN."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from gppvae import GPPVAE, VAE
+from gppvae.training.checkpoint import read_tensors
 from tiny import spots
-from torture.files import Mutations, check_checkpoint, check_config, check_model
+from torture.files import Mutations, check_checkpoint, check_config, check_model, sign
 
 SMALL = {"latent_dim": 2, "network": "mlp", "width": 4, "batch_size": 16}
 KERNELS = {
@@ -35,3 +37,21 @@ def test_mutated_models_are_refused_or_answer_with_finite_numbers(kind: str, tmp
 def test_mutated_checkpoints_and_configs_are_refused_or_continued(tmp_path: Path) -> None:
     check_checkpoint(tmp_path / "checkpoints", seed=2, count=60)
     check_config(tmp_path / "configs", seed=3, count=40)
+
+
+@pytest.mark.parametrize("kind", ["product", "vae"])
+def test_a_model_file_that_lacks_an_entry_is_refused_or_needs_none(kind: str, tmp_path: Path) -> None:
+    """Every entry of the description in turn, since random changes seldom hit a given one."""
+    images, table = spots(3, 5)
+    if kind == "vae":
+        VAE(epochs=1, **SMALL).fit(images, progress=False).save(tmp_path)
+    else:
+        settings = SMALL | {"epochs": 1, "warmup_epochs": 1, "gp_epochs": 1}
+        GPPVAE(KERNELS[kind], **settings).fit(images, table, progress=False).save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors, meta = read_tensors(file)
+    found = {}
+    for name in meta:
+        sign(file, tensors, json.dumps({key: value for key, value in meta.items() if key != name}))
+        found[name] = check_model(tmp_path, table, f"without {name}")
+    assert {name for name, answer in found.items() if answer == "finite"} <= {"about", "described"}

@@ -51,7 +51,16 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Case:
     table["spot"] = table["spot"].replace("s3", HOSTILE)
     table["batch"] = np.arange(len(table)) % 3
     held = ((table["angle"] == 90.0) | ((table["spot"] == "s1") & (table["angle"] == 270.0))).to_numpy()
-    settings = {"latent_dim": 3, "network": "mlp", "width": 24, "epochs": 25, "warmup_epochs": 4, "gp_epochs": 6}
+    settings = {
+        "inference": "global",
+        "pixel_var": 0.01,
+        "latent_dim": 3,
+        "network": "mlp",
+        "width": 24,
+        "epochs": 25,
+        "warmup_epochs": 4,
+        "gp_epochs": 6,
+    }
     model = GPPVAE("Learned(spot, 2) * Periodic(angle, 360) + RBF(angle)", batch_size=16, **settings)
     folder = tmp_path_factory.mktemp("runs") / "spots"
     with one_thread():
@@ -69,7 +78,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Case:
     values = np.sin(age[:, None] / 15 + np.arange(6)) + rng.normal(0, 0.1, (40, 6))
     samples = pd.DataFrame(values.astype(np.float32), columns=NAMES)
     table = pd.DataFrame({"subject": subject, "age": age, "sex": np.where(np.arange(40) < 20, "f", "m")})
-    model = GPPVAE("Learned(subject, 2) + RBF(age)", latent_dim=3, width=16, epochs=15, warmup_epochs=3, gp_epochs=5)
+    model = GPPVAE("Learned(subject, 2) + RBF(age)", latent_dim=3, width=16, inference="global", epochs=15)
     folder = tmp_path_factory.mktemp("runs") / "blood"
     with one_thread():
         model.fit(samples, table, out=folder, progress=False)

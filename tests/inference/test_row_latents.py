@@ -167,6 +167,8 @@ def test_observed_values_are_trusted_as_far_as_they_deserve() -> None:
     )  # what was observed says nothing of what is hidden
     assert choose_trust([replace(part, var=part.var / 1e4)]).weight >= 100.0  # predictions are far too sure
     assert choose_trust([replace(part, hidden=torch.zeros_like(part.hidden))]) is None
+    with pytest.raises(ValueError, match="got errors beyond what float32 can square; give samples in"):
+        choose_trust([replace(part, residual=part.residual * torch.inf)])
 
 
 def test_what_is_hidden_was_observed() -> None:

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from gppvae.nets.build import NETWORKS, build_networks, check_networks
 from gppvae.nets.conv import ConvDecoder, ConvEncoder, UpsampledConv2d, in_channels_last
-from gppvae.nets.mlp import MLPDecoder, MLPEncoder
+from gppvae.nets.mlp import LinearPlusEncoder, MLPDecoder
+from gppvae.nets.shuffle import ShuffleDecoder
 
 L = 16
 
@@ -121,8 +122,25 @@ def test_mlp_counts_and_linear_case() -> None:
 
 
 def test_auto_chooses_by_the_samples() -> None:
-    assert isinstance(build_networks("auto", (1, 16, 16), 2)[0], ConvEncoder)
-    assert isinstance(build_networks("auto", (16,), 2)[0], MLPEncoder)
+    encoder, decoder = build_networks("auto", (1, 16, 16), 2)
+    assert isinstance(encoder, ConvEncoder) and isinstance(decoder, ShuffleDecoder)
+    assert isinstance(build_networks("auto", (16,), 2)[0], LinearPlusEncoder)
+    assert isinstance(build_networks("auto", (1, 5, 16), 2)[0], LinearPlusEncoder)  # too small to halve three times
+
+
+@pytest.mark.parametrize(("side", "grid"), [(28, 7), (64, 16), (65, 9), (128, 16), (256, 16)])
+def test_the_image_network_grows_with_the_image(side: int, grid: int) -> None:
+    _, decoder = build_networks("image", (3, side, side - 4), 5)
+    assert isinstance(decoder, ShuffleDecoder) and decoder.grid[1] == grid
+    assert decoder(torch.zeros(2, 5)).shape == (2, 3, side, side - 4)
+
+
+def test_the_vector_network_starts_linear() -> None:
+    encoder, decoder = build_networks("vector", (7,), 3, generator=torch.Generator().manual_seed(0))
+    a, b = torch.randn(5, 3), torch.randn(5, 3)
+    torch.testing.assert_close(decoder(a) + decoder(b), decoder(a + b) + decoder(torch.zeros(5, 3)))
+    y, other = torch.randn(5, 7), torch.randn(5, 7)
+    torch.testing.assert_close(encoder(y)[0] + encoder(other)[0], encoder(y + other)[0] + encoder(torch.zeros(5, 7))[0])
 
 
 def test_samples_of_a_batch_do_not_mix() -> None:
@@ -136,8 +154,8 @@ def test_samples_of_a_batch_do_not_mix() -> None:
     ("name", "shape", "message"),
     [
         ("resnet", (1, 28, 28), f"one of {', '.join(NETWORKS)}, got 'resnet'"),
-        ("conv", (12,), r"needs images .* got samples of shape \(12,\); use network='mlp'"),
-        ("faces", (1, 7, 28), r"8 x 8 or more, got \(7, 28\); use network='mlp'"),
+        ("conv", (12,), r"needs images .* got samples of shape \(12,\); use network='vector'"),
+        ("faces", (1, 7, 28), r"8 x 8 or more, got \(7, 28\); use network='vector'"),
     ],
 )
 def test_networks_that_cannot_be_built_are_explained(name: str, shape: tuple[int, ...], message: str) -> None:

@@ -71,7 +71,7 @@ def test_an_unknown_study_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["best", "joint"])
 def test_every_variant_changes_the_recipe(name: str) -> None:
     study = ablation.STUDIES[name]
-    plain, *others = (ablation._recipe(study, change) for change in study.variants.values())
+    plain, *others = (ablation.variant_recipe(study, change) for change in study.variants.values())
     assert plain["phases"] == [phase for phase in study.recipe()["phases"] if phase.epochs]
     texts = {json.dumps(r | {"phases": [dataclasses.asdict(p) for p in r["phases"]]}, sort_keys=True) for r in others}
     assert len(texts) == len(study.variants) - 1 and plain not in others

@@ -88,7 +88,7 @@ def test_the_file_holds_what_was_found(finished: tuple[Path, dict[str, Any], lis
     assert written == json.loads(json.dumps(content))
     assert set(content) == {
         "experiment", "network", "data", "seeds", "mse", "mse_averaged", "fit_seconds", "coverage", "nll_per_pixel",
-        "new_objects", "mse_of_average", "per_seed",
+        "new_objects", "mse_of_average", "per_seed", "recipe", "trained",
     }  # fmt: skip
     assert (content["experiment"], content["network"], content["seeds"]) == ("accuracy", "paper", [0, 3])
     assert content["data"] == {
@@ -99,7 +99,10 @@ def test_the_file_holds_what_was_found(finished: tuple[Path, dict[str, Any], lis
     for found in content["new_objects"].values():
         assert set(found) == {"mse", "mean_std", "copy_nearest_view", "mean_image_of_view", "seconds"}
     assert [row["seed"] for row in content["per_seed"]] == [0, 3]
-    assert content["per_seed"][0]["phases"] == ["global: 1 epochs", "encoder: 1 epochs"]
+    assert [phase["epochs"] for phase in content["recipe"]["phases"]] == [1, 1]
+    (trained,) = content["trained"]["settings"]
+    assert trained["phases"] == content["recipe"]["phases"] and len(content["trained"]["cpu_seconds"]) == 2
+    assert content["trained"]["cpu_seconds"][0] > 0.0
 
 
 def test_means_and_spreads_are_over_seeds(finished: tuple[Path, dict[str, Any], list[tuple[Any, ...]]]) -> None:
@@ -193,7 +196,8 @@ def test_a_fitted_model_without_a_record_is_only_evaluated(
     start(monkeypatch)
     model = tmp_path / "paper" / "seed0"
     model.mkdir(parents=True)
-    (model / "model.safetensors").write_bytes((folder / "runs/paper/seed0/model.safetensors").read_bytes())
+    for name in ("model.safetensors", "config.json", "metrics.jsonl"):
+        (model / name).write_bytes((folder / "runs/paper/seed0" / name).read_bytes())
     monkeypatch.setattr(GPPVAE, "fit", None)
     again = accuracy.run("paper", [0], tmp_path, tmp_path / "results", epochs=1, progress=False)
     for name in ("mse", "mse_averaged", "coverage", "fit_seconds"):

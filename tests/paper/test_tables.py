@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
+from gppvae.paper.comparison.setup import recipe_facts
+from gppvae.paper.rotated_mnist.recipes import global_recipe, setup
 from gppvae.paper.tables import START, TABLES, filled, main, markdown, pages
 
 ROOT = Path(__file__).parents[2]
 REGION = "before\n<!-- table: rotated-mnist split=paper network=paper -->\nold\n<!-- end of table -->\nafter\n"
+
+
+TRAINED = {
+    "commits": ["abc"], "clean": True, "machines": ["M"], "settings": [{}], "wall_seconds": [1.0], "cpu_seconds": [1.0],
+}  # fmt: skip
 
 
 def summary(means: list[float], spread: float | None) -> dict[str, Any]:
@@ -23,7 +30,8 @@ def summary(means: list[float], spread: float | None) -> dict[str, Any]:
 
 def results() -> dict[str, Any]:
     def method(label: str, **values: Any) -> dict[str, Any]:
-        return {"label": label, "note": "", "epochs": {"vae": 60}, "seconds": [60.0, 120.0], **values}
+        facts = {"note": "", "epochs": {"vae": 60}, "seconds": [60.0, 120.0], "trained": TRAINED}
+        return {"label": label, **facts, **values}
 
     return {
         "methods": {
@@ -32,7 +40,8 @@ def results() -> dict[str, Any]:
             ),
             "mean-image": method("mean image", mean_decoded=summary([0.0780], None), sample_averaged=None),
         },
-        "setting": {"setup": {"n_draws": 64}},
+        "setting": {"setup": setup("paper").facts()},
+        "global_recipe": recipe_facts(global_recipe("paper")),
         "tests": {"joint against dis": {"average": {"t_test_p": 0.0123, "wilcoxon_p": 0.0456}}},
     }
 
@@ -65,12 +74,40 @@ def test_overview_puts_splits_and_networks_side_by_side(folder: Path) -> None:
     results = folder / "results"
     other = json.loads((results / "rotated_mnist_paper_paper.json").read_text())
     del other["methods"]["joint"]
+    other["setting"]["setup"] = setup("wide").facts()
     (results / "rotated_mnist_published_wide.json").write_text(json.dumps(other))
     text = filled((folder / "docs" / "a.md").read_text(), folder / "results")
     row = next(line for line in text.splitlines() if line.startswith("| GPPVAE-joint"))
     assert row == "| GPPVAE-joint | 0.0280 ± 0.0008 | 0.0272 ± 0.0001 | \u2013 |"
     assert "| paper split, paper network | published split, wide network |" in text
     assert "| seeds | \u2013 | 1 to 2 | 1 |" in text
+
+
+CHANGES: dict[str, tuple[list[str], Any, str]] = {
+    "no record": (["methods", "joint", "trained"], None, "commit and settings of the training are not recorded"),
+    "no cpu": (["methods", "joint", "trained", "cpu_seconds"], None, "commit and settings of the training are not"),
+    "changed": (["methods", "joint", "trained", "clean"], False, "trained with changes that are in no commit"),
+    "recipe": (["setting", "setup", "kernel"], "RBF(angle)", "the present recipe has other settings (kernel)"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_rows_of_unknown_or_other_training_are_refused_in_words(change: str, folder: Path) -> None:
+    content, (path, value, reason) = results(), CHANGES[change]
+    place = content
+    for name in path[:-1]:
+        place[name] = dict(place[name])
+        place = place[name]
+    place[path[-1]] = value
+    (folder / "results" / "rotated_mnist_paper_paper.json").write_text(json.dumps(content))
+    text = filled(REGION, folder / "results")
+    assert "| GPPVAE-joint" not in text and "joint against dis" not in text
+    assert "| mean image | " in text, "an answer without a model needs no training"
+    assert f"Not shown: GPPVAE-joint ({reason}" in text
+    assert "Measure anew: `gppvae reproduce rotated-mnist --split paper --network paper --seeds 5`." in text
+    overview = filled((folder / "docs" / "a.md").read_text(), folder / "results")
+    assert "| GPPVAE-joint | 0.0280 ± 0.0008 | not shown |" in overview
+    assert f"Not shown: paper split with paper network ({reason}" in overview
 
 
 def test_missing_results_say_how_to_get_them(tmp_path: Path) -> None:

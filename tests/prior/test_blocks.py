@@ -188,6 +188,7 @@ def test_few_ids_with_the_others_integrated_out(name: str) -> None:
         some, z = setting.rows[:6], torch.randn(6, L, dtype=torch.float64)
         changed = totals[0].plus(prior.statistics(some, z)[0], 2.0)
         assert len(changed.parts) == 1, "a batch is not spread over all ids"
+        assert changed.eliminated is totals[0].eliminated, "all ids are looked at once for many batches"
         want = prior.at(setting.rows[:9], prior.posterior([changed]))
         V = prior.groups[0].features(setting.rows[:9])
         assert isinstance(V, BlockFeatures)
@@ -256,6 +257,18 @@ def test_ids_added_to_another_kernel_of_the_column_keep_their_numbers() -> None:
     assert column.index.tolist() == [P, 0]
     found = prior.at(prior.code(Table({"id": ["a", "p0"]})), prior.before_data())
     torch.testing.assert_close(found.var[0, 0].item(), 3.0)  # |(1, 1)|^2, and 1 for an effect of its own
+
+
+def test_a_number_may_be_missing_where_all_kernels_switch_its_terms_off() -> None:
+    """Dose 0 and a NaN age: allowed in one group of latents, an error where another one reads the age."""
+    table = {"id": ["a", "b", "a"], "dose": [0.0, 1.0, 1.0], "age": [np.nan, 20.0, 35.0]}
+    prior = bound("Linear(dose) * RBF(age) + Categorical(id)", table)
+    V = prior.groups[0].features(prior.code(Table(table)))
+    assert isinstance(V, Tensor) and not V[0, :2].any() and V.isfinite().all()
+    both = LatentPrior([(parse_kernel("Linear(dose) * RBF(age)"), 1), (parse_kernel("RBF(age)"), 1)])
+    both.bind(Table({name: column[1:] for name, column in table.items()}))
+    with pytest.raises(ValueError, match="column 'age' must be finite, got nan in row 0"):
+        both.code(Table(table))
 
 
 # -- cost

@@ -19,7 +19,7 @@ from gppvae.training.checkpoint import read_tensors
 from tiny import KERNEL, spots
 from torture.files import own_error
 
-INFERENCES = ("global", "minibatch", "posterior", "exact")
+INFERENCES = ("global", "minibatch", "posterior", "exact", "leave_out")
 FAILURES = (errno.ENOSPC, errno.EIO, errno.EACCES)
 
 
@@ -41,6 +41,16 @@ def predict(run: Path, out: Path) -> None:
 
 def encode(run: Path, out: Path) -> None:
     GPPVAE.load(run).encode(spots(4, 60)[0], return_std=True, out=out)
+
+
+def impute(run: Path, out: Path) -> None:
+    images, table = spots(4, 60)
+    images[::2, :3] = np.nan
+    GPPVAE.load(run).impute(images, table, n_samples=2, out=out)
+
+
+def save(run: Path, out: Path) -> None:
+    GPPVAE.load(run).save(out)
 
 
 def same_model(a: Path, b: Path) -> bool:
@@ -85,20 +95,21 @@ def killed_until_done(work: Callable[[], None], longest: float, rng: np.random.G
 
 
 def check_kills(folder: Path, inference: str, rng: np.random.Generator, most: int = 6) -> int:
-    """Kill a fit, a prediction and an encoding; compare what they end with to undisturbed ones. Kills in all."""
+    """Kill a fit, its answers and a save; compare with undisturbed ones. Kills in all."""
     calm, torn = folder / f"{inference}-calm", folder / f"{inference}-torn"
     started = time.monotonic()
     if not calm.exists():
         fit(inference, calm)
         predict(calm, folder / f"{inference}-calm-predicted")
         encode(calm, folder / f"{inference}-calm-encoded")
+        impute(calm, folder / f"{inference}-calm-imputed")
         (folder / f"{inference}-seconds").write_text(str(time.monotonic() - started))
     longest = float((folder / f"{inference}-seconds").read_text())
     shutil.rmtree(torn, ignore_errors=True)
     kills = killed_until_done(lambda: fit(inference, torn), longest, rng, most)
     assert same_model(calm, torn), "the model differs from the undisturbed one"
     assert not list(torn.glob(".*.part")), "parts of dead processes were left"
-    for name, work in (("predicted", predict), ("encoded", encode)):
+    for name, work in (("predicted", predict), ("encoded", encode), ("imputed", impute)):
         out = folder / f"{inference}-torn-{name}"
         shutil.rmtree(out, ignore_errors=True)
 
@@ -108,6 +119,10 @@ def check_kills(folder: Path, inference: str, rng: np.random.Generator, most: in
 
         kills += killed_until_done(once, 0.5 * longest, rng, 2)
         assert same_arrays(folder / f"{inference}-calm-{name}", out), f"what was {name} differs"
+    saved = folder / f"{inference}-torn-saved"
+    shutil.rmtree(saved, ignore_errors=True)
+    kills += killed_until_done(lambda: save(calm, saved), 0.1 * longest, rng, 2)  # over what the killed ones left
+    assert same_model(calm, saved), "what was saved differs"
     return kills
 
 

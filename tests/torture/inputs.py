@@ -2,13 +2,16 @@
 
 import io
 import math
+import shutil
 import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import torch
+import zarr
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -60,6 +63,36 @@ def check_array(folder: Path, rng: np.random.Generator) -> str:
     np.save(out, np.arange(3 * 4 * 4).reshape(3, 4, 4).astype(kind))
     (folder / "a.npy").write_bytes(changed_bytes(out.getvalue(), rng))
     return _read(lambda: open_samples(folder / "a.npy"))
+
+
+def check_zarr(folder: Path, rng: np.random.Generator) -> str:
+    """A Zarr array with a changed chunk or changed metadata: refused, or numbers that are all finite."""
+    place = folder / "a.zarr"
+    shutil.rmtree(place, ignore_errors=True)
+    kind = ["<f4", "<f8", "u1", "<u2"][int(rng.integers(4))]
+    form = int(rng.integers(2, 4))
+    stored = zarr.create_array(store=str(place), shape=(6, 4, 4), chunks=(2, 4, 4), dtype=kind, zarr_format=form)
+    stored[:] = np.arange(1, 97).reshape(6, 4, 4)
+    files = sorted(path for path in place.rglob("*") if path.is_file())
+    about = [path for path in files if path.name in ("zarr.json", ".zarray")]
+    pool = about if rng.random() < 0.5 else files
+    file = pool[int(rng.integers(len(pool)))]
+    file.write_bytes(changed_bytes(file.read_bytes(), rng))
+    return _read(lambda: open_samples(place))
+
+
+def check_hdf5(folder: Path, rng: np.random.Generator) -> str:
+    """An HDF5 file with some bytes changed or its end missing: refused, or numbers that are all finite."""
+    place = folder / "a.h5"
+    with h5py.File(place, "w") as content:
+        more: dict[str, Any] = {"chunks": (2, 4, 4), "fletcher32": True} if rng.random() < 0.5 else {}
+        content.create_dataset("images", data=np.arange(96, dtype=np.float32).reshape(6, 4, 4), **more)
+    found = bytearray(place.read_bytes())
+    for _ in range(int(rng.integers(1, 4))):
+        found[int(rng.integers(len(found)))] = int(rng.integers(256))
+    end = int(rng.integers(len(found))) if rng.random() < 0.2 else len(found)
+    place.write_bytes(bytes(found[:end]))
+    return _read(lambda: open_samples(f"{place}:images"))
 
 
 def check_image(folder: Path, rng: np.random.Generator) -> str:

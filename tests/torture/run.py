@@ -1,4 +1,4 @@
-"""`make torture`: attack everything that is promised, for minutes, and write results/torture.json.
+"""`make torture`: attack everything that is promised, for half an hour; results/torture.json and docs/promises.md.
 
 Seeds are printed and stand in the file; `--seed` repeats a run. What is done once here for each kind is also done,
 shorter, by the tests.
@@ -25,11 +25,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gppvae import GPPVAE, VAE
 from gppvae.report.record import write_results
+from gppvae.training.folder import provenance
 from processes import torchrun
 from tiny import spots
-from torture import crashes, files, inputs
+from torture import crashes, files, inputs, page
 
 ROOT = Path(__file__).parents[2]
+OUT, PAGE = ROOT / "results" / "torture.json", ROOT / "docs" / "promises.md"
 SMALL = {"latent_dim": 2, "network": "mlp", "width": 4, "batch_size": 16}
 KERNELS: dict[str, Any] = {
     "product": "Learned(spot, 2) * Periodic(angle, 360)",
@@ -50,7 +52,7 @@ class Tally:
         self.rows: list[dict[str, Any]] = []
 
     def repeat(self, what: str, full: int, attack: Callable[[np.random.Generator, int], Any]) -> None:
-        """Call `attack` so often; what it returns counts (a number of tries, or "refused")."""
+        """Call `attack` so often; it returns a number of tries, or that and how many were refused, or "refused"."""
         started, tried, refused, failed, first = time.monotonic(), 0, 0, 0, None
         wanted = max(1, round(full * self.share))
         number = 0
@@ -63,8 +65,10 @@ class Tally:
                 first = first or f"number {number}: {type(error).__name__}: {str(error)[:500]}"
                 traceback.print_exc(limit=-2)
                 found = 1
-            tried += found if isinstance(found, int) else 1
-            refused += found == "refused"
+            more, no = (
+                found if isinstance(found, tuple) else (found if isinstance(found, int) else 1, found == "refused")
+            )
+            tried, refused = tried + more, refused + no
             number += 1
         seconds = round(time.monotonic() - started, 1)
         row = {"what": what, "tried": tried, "wanted": wanted, "refused": refused, "failed": failed}
@@ -91,12 +95,14 @@ def attack_inputs(tally: Tally, folder: Path) -> None:
             return files.check_model(place, table, changes.description)
 
         tally.repeat(f"model files with a right checksum and changed content ({kind})", 2500, model_file)
-    batch = lambda check: lambda _, n: check(folder / "runs", tally.seed + n, 20) and 20  # noqa: E731
+    batch = lambda check: lambda _, n: (20, check(folder / "runs", tally.seed + n, 20))  # noqa: E731
     tally.repeat(
         "checkpoints with a right checksum and changed content, continued", 1000, batch(files.check_checkpoint)
     )
     tally.repeat("changed config.json, continued", 1000, batch(files.check_config))
     tally.repeat("changed .npy files", 14000, lambda rng, _: inputs.check_array(folder, rng))
+    tally.repeat("changed Zarr arrays", 1500, lambda rng, _: inputs.check_zarr(folder, rng))
+    tally.repeat("changed HDF5 files", 1500, lambda rng, _: inputs.check_hdf5(folder, rng))
     tally.repeat("changed image files", 14000, lambda rng, _: inputs.check_image(folder, rng))
     tally.repeat("random kernel texts", 54000, lambda rng, _: inputs.check_kernel(rng))
     tally.repeat("random constructor arguments", 3000, lambda rng, _: inputs.check_settings(rng))
@@ -106,7 +112,7 @@ def attack_inputs(tally: Tally, folder: Path) -> None:
 def attack_processes(tally: Tally, folder: Path) -> None:
     for inference in crashes.INFERENCES:
         kills = lambda rng, _, name=inference: crashes.check_kills(folder, name, rng)  # noqa: E731
-        tally.repeat(f"SIGKILL of fit, predict and encode ({inference})", 60, kills)
+        tally.repeat(f"SIGKILL of fit, predict, encode, impute and save ({inference})", 60, kills)
     for inference in crashes.INFERENCES:
         disk = lambda _, __, name=inference: crashes.check_disk(folder / name, name)  # noqa: E731
         tally.repeat(f"a failing write, flush or rename, each in turn ({inference})", 1, disk)
@@ -131,17 +137,18 @@ PARTS = {"inputs": attack_inputs, "processes": attack_processes, "workers": atta
 
 
 def main() -> None:
-    about = argparse.ArgumentParser(description=__doc__)
-    about.add_argument("--seed", type=int, default=int(time.time()) % 2**31, help="of everything; by default the time")
-    about.add_argument("--share", type=float, default=1.0, help="of the full counts")
-    about.add_argument("--seconds", type=float, default=240.0, help="longest time for one line of the result")
-    about.add_argument("--parts", default=",".join(PARTS), help="inputs, processes, workers")
-    about.add_argument("--out", type=Path, default=ROOT / "results" / "torture.json")
-    words = about.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 2**31, help="of everything; by default the time")
+    parser.add_argument("--share", type=float, default=1.0, help="of the full counts")
+    parser.add_argument("--seconds", type=float, default=240.0, help="longest time for one line of the result")
+    parser.add_argument("--parts", default=",".join(PARTS), help="inputs, processes, workers")
+    parser.add_argument("--out", type=Path, default=OUT)
+    words = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("gppvae").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    print(f"seed {words.seed}", flush=True)
+    about = provenance()  # of the code that is attacked, whatever is changed while it runs
+    print(f"seed {words.seed}, commit {about['commit']}{'' if about['clean'] else ', changed'}", flush=True)
     tally = Tally(words.seed, words.share, words.seconds)
     folder = Path(tempfile.mkdtemp(prefix="gppvae-torture-"))
     try:
@@ -153,7 +160,9 @@ def main() -> None:
             shutil.rmtree(folder)
     total = {name: sum(row[name] for row in tally.rows) for name in ("tried", "refused", "failed")}
     settings = {"seed": words.seed, "share": words.share, "seconds": words.seconds, "parts": words.parts}
-    write_results(words.out, {"settings": settings, "total": total, "attacks": tally.rows})
+    write_results(words.out, {"settings": settings, "total": total, "attacks": tally.rows}, about)
+    if words.out == OUT:
+        page.write(PAGE, words.out)
     print(f"{total['tried']} tried, {total['failed']} failed; {os.path.relpath(words.out)}")
     sys.exit(1 if total["failed"] else 0)
 

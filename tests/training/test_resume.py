@@ -17,6 +17,7 @@ from gppvae.training import loop
 from gppvae.training.checkpoint import read_tensors
 from gppvae.training.loop import PhaseRun
 from tiny import KERNEL, spots
+from torture.files import unfinished_run
 
 SETTINGS: dict[str, Any] = {"latent_dim": 2, "network": "mlp", "batch_size": 16, "seed": 5}
 EPOCHS = {
@@ -36,7 +37,7 @@ def log(folder: Path) -> list[dict[str, Any]]:
 
 
 def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if name not in ("seconds", "cpu_seconds")} for row in rows]
 
 
 def assert_same_run(one: Path, two: Path) -> None:
@@ -46,8 +47,9 @@ def assert_same_run(one: Path, two: Path) -> None:
         assert tensor.dtype == second[name].dtype and tensor.shape == second[name].shape
         assert tensor.numpy().tobytes() == second[name].numpy().tobytes(), f"{name} differs"
     assert without_times(log(one)) == without_times(log(two))
-    seconds = [row["seconds"] for row in log(two)]
-    assert seconds == sorted(seconds)
+    for name in ("seconds", "cpu_seconds"):
+        seconds = [row[name] for row in log(two)]
+        assert seconds == sorted(seconds) and seconds[-1] > 0.0
 
 
 # -- killed processes
@@ -198,6 +200,16 @@ def test_other_settings_do_not_continue_a_run(
             fit(tmp_path, inference="global", epochs=3)
     with pytest.raises(ValueError, match=f"unfinished run with other settings .*{word}"):
         fit(tmp_path, **({"inference": "global", "epochs": 3} | change))
+
+
+def test_a_config_whose_sections_contradict_each_other_is_not_continued(tmp_path: Path) -> None:
+    """More epochs in what was given than in what was trained: the run would go on for as long."""
+    unfinished_run(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["settings"]["given"]["epochs"] = 1_000_000
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"with other settings \(phases was .* now "):
+        GPPVAE.resume(tmp_path, *spots(3, 4), progress=False)
 
 
 def test_resume_takes_the_settings_from_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

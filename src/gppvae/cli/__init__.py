@@ -59,6 +59,13 @@ def reproduce(words: typer.Context) -> None:
     reproduce_app(errors.one_sentence)(words.args, prog_name=words.command_path)
 
 
+def bench(words: typer.Context) -> None:
+    """Measure the package on public data, with nothing but a kernel."""
+    from gppvae.bench.commands import bench_app
+
+    bench_app(errors.one_sentence)(words.args, prog_name=words.command_path)
+
+
 # The commands, in the order of --help. A group that is loaded only when it is asked for passes its words on.
 LOADED_WHEN_ASKED = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
 FIT, ASK, LOOK = "Fit", "Ask a fitted model", "Look"
@@ -73,8 +80,10 @@ app.command(rich_help_panel=ASK)(asking.sample)
 app.command(rich_help_panel=ASK)(asking.score)
 app.command(rich_help_panel=ASK)(asking.explain)
 app.command("add-objects", rich_help_panel=FIT)(changing.add_objects)
+app.command(rich_help_panel=FIT)(changing.update)
 app.command(rich_help_panel=LOOK)(looking.info)
 app.command(rich_help_panel=LOOK)(exploring.explore)
 app.command(rich_help_panel=LOOK)(looking.report)
 app.command(rich_help_panel=LOOK)(looking.kernels)
 app.command(rich_help_panel=LOOK, add_help_option=False, context_settings=LOADED_WHEN_ASKED)(reproduce)
+app.command(rich_help_panel=LOOK, add_help_option=False, context_settings=LOADED_WHEN_ASKED)(bench)

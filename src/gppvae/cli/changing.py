@@ -1,4 +1,4 @@
-"""Commands that give a fitted model more to know: add-objects."""
+"""Commands that give a fitted model more to know: add-objects, update."""
 
 from __future__ import annotations
 
@@ -41,3 +41,31 @@ def add_objects(
         model.save(out)
         words = f"{len(added)} new objects ({', '.join(added[:4])}{', ...' if len(added) > 4 else ''})"
         answer(shown, {"model": out, "added": added}, words, f"model: {out}")
+
+
+@with_options
+def update(
+    *,
+    run: Run,
+    table: Table,
+    out: NewRun,
+    source: SampleOptions,
+    shown: Shown,
+) -> None:
+    """Take in further samples of known ids, at any rows, without training again.
+
+    Example: gppvae update runs/threes later.csv --data later.npy --out runs/threes_later
+    """
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+        from gppvae.training.folder import RunFolder
+
+        folder = RunFolder(out)
+        folder.check_writable()
+        folder.check_unfinished()
+        model = GPPVAE.load(run)
+        samples, frame = Inputs.of_model(source, model).pair(table)
+        with row_bar("update", shown):
+            model.update(samples, frame)
+        model.save(out)
+        answer(shown, {"model": out, "samples": len(frame)}, f"{len(frame)} samples taken in", f"model: {out}")

@@ -57,10 +57,21 @@ def _setting(panel: str, default: str, text: str, *words: str) -> Any:
 class FitSettings:
     """Settings of GPPVAE as options; what is not given is left to it. The defaults here are what --help shows."""
 
-    latent_dim: Annotated[int | None, _setting(MODEL, "16", "Latent dimensions.")] = None
+    latent_dim: Annotated[int | None, _setting(MODEL, "chosen from the data", "Latent dimensions.")] = None
     network: Annotated[
         str | None,
-        _setting(MODEL, "auto", "auto, conv, wide, faces or mlp.", "auto", "conv", "wide", "faces", "mlp"),
+        _setting(
+            MODEL,
+            "auto",
+            "auto, image, vector, conv, wide, faces or mlp.",
+            "auto",
+            "image",
+            "vector",
+            "conv",
+            "wide",
+            "faces",
+            "mlp",
+        ),
     ] = None
     width: Annotated[int | None, _setting(MODEL, "the network's own", "Channels of every layer of the network.")] = None
     likelihood: Annotated[
@@ -70,38 +81,47 @@ class FitSettings:
             "gaussian", "bernoulli", "negative_binomial", "poisson", "perceptual",
         ),
     ] = None  # fmt: skip
-    pixel_var: Annotated[float | None, _setting(MODEL, "0.01", "Noise variance of the Gaussian likelihood.")] = None
+    pixel_var: Annotated[
+        float | None, _setting(MODEL, "measured at rows held out", "Noise variance of the Gaussian likelihood.")
+    ] = None
     alpha: Annotated[float | None, _setting(MODEL, "the inference's own", "Latent noise variance to start from.")] = (
         None
     )
     inference: Annotated[
         str | None,
         _setting(
-            TRAINING, "global", "global, leave_out, minibatch, posterior or exact.",
-            "global", "leave_out", "minibatch", "posterior", "exact",
+            TRAINING, "auto", "auto, leave_out, global, minibatch, posterior or exact.",
+            "auto", "global", "leave_out", "minibatch", "posterior", "exact",
         ),
     ] = None  # fmt: skip
     schedule: Annotated[
         str | None,
         _setting(TRAINING, "joint", "joint, or disjoint to keep the networks of the warm-up.", "joint", "disjoint"),
     ] = None
-    epochs: Annotated[int | None, _setting(TRAINING, "100", "Passes over the data.")] = None
+    epochs: Annotated[int | None, _setting(TRAINING, "chosen from the data", "Passes over the data.")] = None
     warmup_epochs: Annotated[int | None, _setting(TRAINING, "50", "Passes of the VAE warm-up.")] = None
     gp_epochs: Annotated[int | None, _setting(TRAINING, "100", "Steps of the GP-only phase.")] = None
-    lr: Annotated[float | None, _setting(TRAINING, "0.001", "Learning rate of the networks.")] = None
-    prior_lr: Annotated[float | None, _setting(TRAINING, "0.01", "Learning rate of the prior.")] = None
+    lr: Annotated[float | None, _setting(TRAINING, "the inference's own", "Learning rate of the networks.")] = None
+    prior_lr: Annotated[float | None, _setting(TRAINING, "the inference's own", "Learning rate of the prior.")] = None
     phases: Annotated[
         Path | None,
         _setting(TRAINING, "the inference's own", "JSON list of phases, instead of inference, epochs and rates."),
     ] = None
-    batch_size: Annotated[int | None, _setting(TRAINING, "64", "Samples per step.")] = None
+    batch_size: Annotated[int | None, _setting(TRAINING, "chosen from the data", "Samples per step.")] = None
     seed: Annotated[int | None, _setting(TRAINING, "0", "Makes the fit repeatable.")] = None
     device: Annotated[str | None, _setting(TRAINING, "the best there is", "For example cuda.")] = None
     patience: Annotated[
-        int | None, _setting(VALIDATION, "no limit", "Validations without improvement before a phase stops.")
+        int | None,
+        _setting(
+            VALIDATION, "chosen with auto, else no limit", "Validations without improvement before a phase stops."
+        ),
     ] = None
     validate_every: Annotated[
         int | None, _setting(VALIDATION, "a 50th of the longest phase", "Epochs between validations.")
+    ] = None
+    hold_out: Annotated[
+        float | None,
+        _setting(VALIDATION, "a few per cent with auto, else none", "Share of the rows that measure errors."),
     ] = None
     channels: Annotated[
         str | None, _setting(SAMPLES, "first", "first or last, for arrays of four dimensions.", "first", "last")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import zlib
 from collections.abc import Iterator
@@ -82,6 +83,14 @@ class Samples:
 
     def __len__(self) -> int:
         return int(self.data.shape[0])
+
+    def part(self, index: np.ndarray) -> Samples:
+        """The samples at these positions, in that order; read only when they are asked for."""
+        other = copy.copy(self)
+        other.data = Subset(self.data, index)
+        other._reader = reader_of(other.data)
+        other._tensor = None if self._tensor is None else self._tensor[torch.from_numpy(other.data.index)]
+        return other
 
     @property
     def in_memory(self) -> bool:

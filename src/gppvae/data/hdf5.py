@@ -29,7 +29,7 @@ def open_hdf5(file: Path, name: str = "", outside: bool = False, fill_unwritten:
         content = h5py.File(file, "r")
         on_failure.callback(content.close)
         names: list[str] = []
-        content.visititems(lambda path, item: names.append(path) if isinstance(item, h5py.Dataset) else None)
+        content.visititems(lambda path, item: names.append(_text(path)) if isinstance(item, h5py.Dataset) else None)
         wanted = name.strip("/") or (names[0] if len(names) == 1 else "")
         data = _find(content, wanted, outside) if wanted else None
         if not isinstance(data, h5py.Dataset):
@@ -39,6 +39,7 @@ def open_hdf5(file: Path, name: str = "", outside: bool = False, fill_unwritten:
             )
         if data.shape is None:
             raise ValueError(f"expected an array in {file}:{wanted}, got an empty data set; choose another one")
+        _check_type(data, f"{file}:{wanted}")
         _check_whole(data, outside, fill_unwritten, set())
         on_failure.pop_all()  # the data set keeps its file open
     return data
@@ -54,6 +55,21 @@ def _one_sentence(file: Path) -> Iterator[None]:
         reason = " ".join(str(error).split())
         raise ValueError(
             f"expected an HDF5 file at {file}, got something else or a damaged one ({reason}); write it with h5py"
+        ) from None
+
+
+def _text(name: str | bytes) -> str:
+    """A name as text; h5py gives bytes for one that is not UTF-8."""
+    return name if isinstance(name, str) else name.decode("utf-8", "replace")
+
+
+def _check_type(data: h5py.Dataset, name: str) -> None:
+    """Raise if NumPy has no type for the numbers, as with a damaged description of them."""
+    try:
+        _ = data.dtype
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"expected numbers in {name}, got a type that cannot be read ({error}); write it again"
         ) from None
 
 

@@ -32,15 +32,15 @@ class Subset:
 
 
 def hold_out(
-    table: Table, fraction: float, id_columns: Sequence[str] = (), seed: int = 0
+    table: Table, fraction: float, id_columns: Sequence[str] = (), seed: int = 0, least_left: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions of training and validation rows, drawn at random.
 
-    Every id keeps at least one training row, since nothing can be predicted for an id never seen.
+    Every id keeps training rows, since nothing can be predicted for an id never seen.
 
     Args:
         table: all rows.  fraction: share of the rows to hold out, in (0, 1).
-        id_columns: columns of ids.  seed: of the draw.
+        id_columns: columns of ids.  seed: of the draw.  least_left: training rows that every id keeps.
     """
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"the validation fraction must be between 0 and 1, got {fraction}; use for example 0.1")
@@ -50,7 +50,7 @@ def hold_out(
     held: list[int] = []
     for row in np.random.default_rng(seed).permutation(len(table)).tolist():
         own = [str(column[row]) for column in ids]
-        if len(held) < wanted and all(count[name] > 1 for count, name in zip(left, own, strict=True)):
+        if len(held) < wanted and all(count[name] > least_left for count, name in zip(left, own, strict=True)):
             held.append(row)
             for count, name in zip(left, own, strict=True):
                 count[name] -= 1

@@ -12,7 +12,7 @@ import math
 import os
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,9 +39,10 @@ from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.callbacks import Callback, CallbackList, check_callbacks
 from gppvae.training.distributed import check_same, current_world, first_process
 from gppvae.training.folder import RunFolder
-from gppvae.training.loop import Settings, Trainer, TrainingError, Validate
+from gppvae.training.loop import Measure, Settings, Trainer, TrainingError, Validate
 
 Self = TypeVar("Self", bound="Estimator")
+BATCH = 64
 VALIDATIONS = 50  # of the longest phase, when nothing else is asked for
 FEW_ROWS = 8  # at which a model must answer with finite numbers before it is saved
 SCALES = (1e-30, 1e30)
@@ -65,8 +66,8 @@ class Estimator(abc.ABC):
     encoder: nn.Module | None = None
     decoder: nn.Module | None = None
     likelihood: str | dict[str, Any] | Likelihood = "gaussian"
-    pixel_var: float | None = 0.01
-    batch_size: int = 64
+    pixel_var: float | None = None
+    batch_size: int | None = None
     patience: int | None = None
     validate_every: int | None = None
     channels: str = "first"
@@ -78,6 +79,7 @@ class Estimator(abc.ABC):
     def __post_init__(self) -> None:
         self._sees_mask = False  # whether the package's encoders see what is missing: if any training value was
         # Fitted values are declared here and set by fit() or load(): what is not fitted has none.
+        self._chosen_batch = BATCH
         self.shape_: tuple[int, ...]
         self.layout_: str
         self.sample_names_: list[str] | None
@@ -107,7 +109,7 @@ class Estimator(abc.ABC):
         """What scikit-learn asks an estimator about itself; called by scikit-learn only."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
-        inputs = InputTags(two_d_array=True, three_d_array=True, allow_nan=self.missing == "mask")
+        inputs = InputTags(two_d_array=True, three_d_array=True, sparse=True, allow_nan=self.missing == "mask")
         return Tags(estimator_type=None, target_tags=TargetTags(required=False), input_tags=inputs)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -132,6 +134,11 @@ class Estimator(abc.ABC):
 
     # -- to be said by each estimator
 
+    @property
+    def _tolerance(self) -> float:
+        """See training.loop.Settings."""
+        return 0.0
+
     @abc.abstractmethod
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path`."""
@@ -144,9 +151,14 @@ class Estimator(abc.ABC):
     # -- checks
 
     def _check_settings(self) -> None:
-        whole("batch_size", self.batch_size, 1, MAX_BATCH)
         whole("seed", self.seed, 0, MAX_SEED)
-        for name, least, most in (("width", 1, MAX_WIDTH), ("patience", 0, None), ("validate_every", 1, None)):
+        optional = (
+            ("batch_size", 1, MAX_BATCH),
+            ("width", 1, MAX_WIDTH),
+            ("patience", 0, None),
+            ("validate_every", 1, None),
+        )
+        for name, least, most in [*optional, ("validate_every", 1, None)]:
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), least, most)
         choice("network", self.network, NETWORKS)
@@ -189,6 +201,11 @@ class Estimator(abc.ABC):
 
     # -- building and running
 
+    @property
+    def _rows_per_batch(self) -> int:
+        """B as given, or as the fit chose it."""
+        return self.batch_size or self._chosen_batch
+
     def _torch_device(self) -> torch.device:
         return find_device(self.device)
 
@@ -223,16 +240,21 @@ class Estimator(abc.ABC):
         progress: bool,
         checkpoint_seconds: float,
         callbacks: Sequence[Callback] = (),
+        kept: tuple[Samples, Rows] | None = None,
+        measure: Measure | None = None,
     ) -> Trainer:
         model.autoencoder.likelihood.ready(samples.shape)
         number("checkpoint_seconds", checkpoint_seconds, 0.0, math.inf, "30")
         model.autoencoder.likelihood.measure(*(x.to(self._torch_device()) for x in samples.moments(current_world())))
         measure_sizes(model.autoencoder.likelihood, samples, rows, current_world())
         self.resolved_ = self._resolve(model, phases, samples)
-        settings = Settings(self.seed, self.patience, self.resolved_["validate_every"], checkpoint_seconds, progress)
+        settings = Settings(
+            self.seed, self.resolved_["patience"], self._tolerance, self.resolved_["validate_every"],
+            checkpoint_seconds, progress,
+        )  # fmt: skip
         world = current_world()
         told = CallbackList(check_callbacks(callbacks), active=world.first)
-        data = Epoch(samples, rows, self.batch_size, None, self._torch_device(), world=world)
+        data = Epoch(samples, rows, self._rows_per_batch, None, self._torch_device(), world=world)
         facts = self._data_facts(samples, rows)
         config = {"given": settings_of(self), "trained": self.resolved_, "own": own_parts(self), "data": facts}
         check_same(world, _digests(config, samples))
@@ -243,7 +265,8 @@ class Estimator(abc.ABC):
         few = torch.linspace(0, len(rows) - 1, min(FEW_ROWS, len(rows))).long().unique()
         y, mask = samples.read(few)
         answers = functools.partial(self._answers, model, rows[few.to(rows.device)], y, mask)
-        trainer = Trainer(model, phases, data, settings, folder, validate, answers, told)
+        part = None if kept is None else replace(data, samples=kept[0], rows=kept[1])
+        trainer = Trainer(model, phases, data, settings, folder, validate, answers, told, part, measure)
         told.on_start(self.resolved_)
         self._stopped: TrainingError | None = None
         try:
@@ -285,6 +308,7 @@ class Estimator(abc.ABC):
             "encoder": type(autoencoder.encoder).__name__,
             "decoder": type(autoencoder.decoder).__name__,
             "likelihood": autoencoder.likelihood.config(),
+            "batch_size": self._rows_per_batch,
             "scale": samples.scale,
             "validate_every": self.validate_every or max(1, longest // VALIDATIONS),
             "phases": [phase.to_json() for phase in phases],
@@ -373,7 +397,7 @@ class Estimator(abc.ABC):
     def _batches(self, samples: Any) -> Epoch:
         data = self._samples(samples)
         data.check()
-        return Epoch(data, Rows({}, len(data)), self.batch_size, None, self._torch_device())
+        return Epoch(data, Rows({}, len(data)), self._rows_per_batch, None, self._torch_device())
 
 
 def tell_missing(samples: Samples) -> None:

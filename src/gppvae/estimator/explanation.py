@@ -92,6 +92,17 @@ class Explanation:
             to the total variance. A row sums to the term's share, everything sums to 1.
         by_channel: signal shares of each channel of images, or value of vectors; columns are terms.
         n_rows: rows that were looked at.  unexplained: number of latents without a kernel.
+
+    Example:
+        >>> import numpy as np
+        >>> from gppvae import GPPVAE
+        >>> age = np.linspace(0.0, 6.0, 30)
+        >>> samples = np.stack([np.sin(age), np.cos(age), age], axis=1).astype(np.float32)
+        >>> table = {"age": age, "who": ["ann", "bob", "cy"] * 10}
+        >>> model = GPPVAE("RBF(age) + Learned(who, 2)", 2, inference="global", epochs=2)
+        >>> found = model.fit(samples, table, progress=False).explain(table)
+        >>> len(found.terms), round(float(found.shares["latent"].sum()), 3)
+        (2, 1.0)
     """
 
     terms: list[TermExplanation]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -14,27 +15,41 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.arrays import Samples, from_input_layout, to_input_layout
+from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.header import checked_content
 from gppvae.data.named import framed, samples_from
 from gppvae.data.table import Rows, Table
-from gppvae.estimator.base import Estimator, NotFittedError
-from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, readable_algebra, shown, whole
+from gppvae.estimator.base import NotFittedError
+from gppvae.estimator.checks import (
+    MAX_BATCH,
+    MAX_EPOCHS,
+    MAX_WIDTH,
+    find_device,
+    number,
+    readable_algebra,
+    shown,
+    whole,
+)
+from gppvae.estimator.choices import PATIENCE, TOLERANCE
+from gppvae.estimator.comparison import Comparison
 from gppvae.estimator.cost import tell_carried, tell_cost
 from gppvae.estimator.described import described
 from gppvae.estimator.explain import ROWS, explain
 from gppvae.estimator.explanation import Explanation
-from gppvae.estimator.impute import Imputation, Imputer, learn_value_noise
+from gppvae.estimator.impute import Imputation
+from gppvae.estimator.measuring import Measuring
 from gppvae.estimator.new_objects import add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
-from gppvae.estimator.prediction import Calibration, Prediction, calibrate, mean_and_std
+from gppvae.estimator.plan import columns_read, plan_fit, rows_held_out
+from gppvae.estimator.prediction import Calibration, Prediction, mean_and_std
 from gppvae.estimator.saving import (
     check_network_sizes,
     check_same_kernel,
     check_same_likelihood,
     check_settings_saved,
     check_value_noise,
+    close_dims,
     kernel_extras,
     load_model,
     load_weights,
@@ -43,18 +58,25 @@ from gppvae.estimator.saving import (
     restore_kernels,
     save_model,
 )
-from gppvae.estimator.settings import arguments, ask_again, group_texts, latent_groups, own_parts, settings_of
+from gppvae.estimator.settings import (
+    AUTO,
+    Groups,
+    arguments,
+    ask_again,
+    group_texts,
+    latent_groups,
+    own_parts,
+    settings_of,
+)
 from gppvae.estimator.showing import Showing
-from gppvae.estimator.validation import known_rows, same_length, squared_errors, validator
+from gppvae.estimator.validation import known_rows, same_length, validator
 from gppvae.estimator.with_anndata import fit_anndata
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
 from gppvae.inference.trust import Trust
 from gppvae.kernels import Kernel
-from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian
+from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.laplace import laplace_posterior
-from gppvae.models.objects import learned_by_column
 from gppvae.models.predict import (
     decode_draws,
     decode_mean,
@@ -64,17 +86,17 @@ from gppvae.models.predict import (
     row_chunks,
 )
 from gppvae.models.refine import Normal, normal_at
-from gppvae.models.remainders import Remainders, Resemblance, directions, measure, rows_to_compare
+from gppvae.models.remainders import Remainders
 from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.callbacks import Callback
 from gppvae.training.checkpoint import under, with_prefix
-from gppvae.training.distributed import current_world
 from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
-CALIBRATION_ROWS = 512
+log = logging.getLogger("gppvae")
+CALIBRATION_ROWS, CALIBRATION_VALUES = 512, 2**21
 ENOUGH_PER_VALUE = 4  # held-out rows per value from which the covariance of their errors is taken
 VALUE_NOISE = "value_noise"
 ALPHAS = (1e-12, 1e6)
@@ -82,29 +104,34 @@ KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
 @dataclass(eq=False, repr=False)
-class GPPVAE(Showing, Estimator):
+class GPPVAE(Showing, Measuring):
     """Gaussian process prior VAE: z = f(row) + noise with f ~ GP(0, kernel), y = decoder(z) + noise.
 
     Args:
         kernel: over named columns, as an expression of kernels or as text. Or groups of latents, each with a kernel of
             its own, [("RBF(age) + Learned(id, 8)", 12), (None, 4)]; None is the ordinary VAE prior, for what no
             column explains.
-        latent_dim: L; 16 when None, or what the groups add up to.
-        network: "auto", "conv" (the paper's MNIST network), "wide", "faces", "mlp"; or give `encoder`, `decoder`.
+        latent_dim: L; chosen from the samples when None, or what the groups add up to.
+        network: "auto", "image", "vector", "conv" (the paper's MNIST network), "wide", "faces", "mlp"; or give
+            `encoder` and `decoder`.
         width: channels of every layer of a named network; its own default when None.
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y. They are copied; the fitted ones are in
             `model_.autoencoder`.
         likelihood: "gaussian", "bernoulli", "negative_binomial", "poisson" or a Likelihood (docs/likelihoods.md).
         pixel_var: sigma_y^2 of the Gaussian, in the unit of the samples; larger trusts the prior more. With None,
-            samples are standardised inside and the noise is measured (docs/likelihoods.md).
+            samples are standardised inside and the noise is measured at rows held out (docs/likelihoods.md).
         alpha: latent noise variance to start from; the inference's own default when None.
-        inference: "global", "minibatch", "posterior" or "exact" (docs/inference.md says which to choose), or a class.
-        schedule: "joint", or "disjoint" to keep the networks of the VAE warm-up.
-        epochs, warmup_epochs, gp_epochs: of the joint, the VAE and the GP-only phase.
+        inference: "auto" chooses by the data; or "leave_out", "global", "minibatch", "posterior", "exact"
+            (docs/inference.md), or a class.
+        schedule: "joint", or "disjoint" to keep the networks of the VAE warm-up; where there is one.
+        epochs: of the main phase; None chooses, as it does for lr, prior_lr, batch_size and patience.
+        warmup_epochs, gp_epochs: of the VAE and the GP-only phase, where the inference has them.
         lr, prior_lr: learning rates of networks and prior.
         phases: a list of Phase instead of inference, schedule, epochs and rates.
         batch_size: B.  patience: validations without improvement before a phase stops.
         validate_every: epochs between validations.
+        hold_out: share of the rows that are not trained on but measure errors, where no validation data is given;
+            None holds out a few per cent when the inference is "auto", and none otherwise.
         channels: "first" or "last" for four-dimensional arrays.  scale: factor on the samples' values.
         missing: "mask" treats NaN as not observed.
         seed: makes a fit repeatable.  device: for example "cuda"; chosen when None.
@@ -134,14 +161,15 @@ class GPPVAE(Showing, Estimator):
     latent_dim: int | None = None
     _: KW_ONLY
     alpha: float | None = None
-    inference: str | type[Inference] = "global"
+    inference: str | type[Inference] = AUTO
     schedule: str = "joint"
-    epochs: int = 100
+    epochs: int | None = None
     warmup_epochs: int = 50
     gp_epochs: int = 100
-    lr: float = 1e-3
-    prior_lr: float = 1e-2
+    lr: float | None = None
+    prior_lr: float | None = None
     phases: list[Phase] | None = None
+    hold_out: float | None = None
 
     # -- fitting
 
@@ -168,42 +196,54 @@ class GPPVAE(Showing, Estimator):
             checkpoint_seconds: least time between checkpoints.
             callbacks: told of the start, of every epoch and of the end; see gppvae.Callback.
         """
-        prior, phases = self._checked()
+        groups = self._checked()
         rows_table = Table(table)
         size_column = self._make_likelihood().size_column
-        for column in [*prior.columns(), *([] if size_column is None else [size_column])]:
+        read = columns_read(groups)
+        for column in [*read, *([] if size_column is None else [size_column])]:
             rows_table[column]  # report a missing column before the samples are read
-        samples = samples_from(samples, table, prior.columns())
+        samples = samples_from(samples, table, read)
         if validation is not None:
-            validation = samples_from(validation[0], validation[1], prior.columns()), validation[1]
-        data = self._training_samples(samples)
+            validation = samples_from(validation[0], validation[1], read), validation[1]
+        everything = self._training_samples(samples)
         self.frames_ = isinstance(samples, pd.DataFrame)
-        same_length(data, rows_table)
-        prior.bind(rows_table, torch.Generator().manual_seed(derive_seed(self.seed, 1)))
-        model = GPPriorVAE(self._build_autoencoder(data.shape, prior.n_latents), prior.to(self._gp_device()))
-        self.shape_ = data.shape
+        same_length(everything, rows_table)
+        held = rows_held_out(self, groups, rows_table, everything.shape, validation is not None)
+        plan = plan_fit(self, groups, everything, rows_table, held)
+        self._chosen_batch = plan.batch_size
+        self.shape_ = everything.shape
+        prior, phases = plan.prior.to(self._gp_device()), plan.phases
+        model = GPPriorVAE(self._build_autoencoder(everything.shape, prior.n_latents), prior)
+        plan.start_networks(model.autoencoder)
         rows = prior.code(rows_table)
-        prior.plan(rows, self.batch_size)
+        prior.plan(rows, plan.batch_size)
         tell_cost(prior, rows)
-        validate = None
-        if validation is not None:
-            held_out = self._samples(validation[0]), Table(validation[1])
-            validate = validator(model, *held_out, self.batch_size, self._torch_device())
+        kept, training = None, (everything, rows_table)
+        if held.size:
+            index = np.setdiff1d(np.arange(len(everything)), held)
+            training = everything.part(index), rows_table.take(index)
+            kept = training[0], rows[torch.from_numpy(index).to(rows.device)]
+        judge = (everything.part(held), rows_table.take(held)) if held.size else self._validation(validation)
+        validate = None if judge is None else validator(model, *judge, plan.batch_size, self._torch_device())
+        judged = judge is not None and known_rows(prior, judge[1]) is not None
+
+        def measure(weights: LatentPosterior) -> dict[str, Any]:
+            # Errors at rows that were not trained on are unbiased; use them where the model can predict such rows.
+            # On a copy: training may go on, and what is measured must not change it.
+            self.model_, self.posterior_ = copy.deepcopy(model), weights
+            return self._measured(judge if judge is not None and judged else training, training, judged)
+
         folder = None if out is None else RunFolder(out)
-        trainer = self._train(model, phases, data, rows, folder, validate, progress, checkpoint_seconds, callbacks)
+        trainer = self._train(
+            model, phases, everything, rows, folder, validate, progress, checkpoint_seconds, callbacks, kept, measure
+        )
         tell_carried(prior)
-        self.calibration_: Calibration | None = None
-        self.remainders_ = Remainders()
         assert trainer.weights is not None, "check_phases saw a phase that conditions q(B)"
+        measured = trainer.measured if trainer.measured is not None else measure(trainer.weights)
         self.model_, self.posterior_ = model, trainer.weights
-        # Errors at held-out rows are unbiased; use them where the model can predict such rows.
-        judge = validation is not None and known_rows(prior, Table(validation[1])) is not None
-        judged = validation if judge and validation else (samples, table)
-        self._learn_noise(*judged)
-        self.posterior_ = self._laplace(data, rows)
-        self.remainders_ = self._resemblance(data, rows)
-        self.calibrate(*judged)
-        self._learn_to_impute(data, rows, validation if judge else None)
+        self._take(measured, folder)
+        self.posterior_ = self._laplace(everything, rows)
+        self.remainders_ = self._resemblance(everything, rows)
         self._keep(folder)
         return self
 
@@ -233,66 +273,14 @@ class GPPVAE(Showing, Estimator):
         """
         return fit_anndata(cls, adata, kernel, layer, spatial, key_added, options)
 
-    @torch.no_grad()
-    def _learn_noise(self, samples: Any, table: Any) -> None:
-        """Take the noise of new samples from the errors at these rows."""
-        model, posterior = self._fitted
-        if model.autoencoder.likelihood.learns_noise:
-            epoch = Epoch(
-                self._samples(samples), self.prior_.code(Table(table)), self.batch_size, None, self._torch_device()
-            )
-            errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
-            model.autoencoder.likelihood.learn_noise(errors / counts.clamp_min(1.0))
+    @property
+    def _tolerance(self) -> float:
+        return TOLERANCE if self._chooses and self.patience is None else 0.0
 
-    def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
-        """q(B) with the means that were trained, and variances from what the training rows say through the decoder."""
-        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device(), world=current_world())
-        return laplace_posterior(*self._fitted, epoch)
-
-    @torch.no_grad()
-    def _resemblance(self, data: Samples, rows: Rows) -> Remainders:
-        """How samples of one object resemble each other, for those that are added later."""
-        found, prior = Remainders(), self.prior_
-        for column, picked in rows_to_compare(prior, rows).items():
-            y, mask = data.read(picked.cpu())
-            seen = torch.ones_like(y) if mask is None else mask.to(y)
-            mean = (y * seen).sum(0) / seen.sum(0).clamp_min(1.0)
-            predicted = torch.cat([decode_mean(*self._fitted, chunk).cpu() for chunk in row_chunks(rows[picked])])
-            parts = [((y - of) * seen / torch.from_numpy(self._unit())).flatten(1) for of in (mean, predicted)]
-            deviations, errors = (measure(prior, column, rows[picked], part) for part in parts)
-            found.resembling[column] = Resemblance(deviations, errors, directions(parts[0]))
-        return found
-
-    def _learn_to_impute(self, data: Samples, rows: Rows, validation: tuple[Any, Any] | None) -> None:
-        """What impute() needs to know, from held-out rows if these are enough, else from the training rows."""
-        enough = ENOUGH_PER_VALUE * (data.shape[0] if len(data.shape) == 1 else 1)
-        held_out = validation is not None and len(Table(validation[1])) >= enough
-        if held_out and validation is not None:
-            data, rows = self._samples(validation[0]), self.prior_.code(Table(validation[1]))
-        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device())
-        self.value_noise_ = learn_value_noise(*self._fitted, epoch, held_out)
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, 4))
-        self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True) or Trust()
-
-    def _imputer(self, usual: Trust) -> Imputer:
-        return Imputer(*self._fitted, self._object_noise(), self.value_noise_, usual)
-
-    def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
-        """Measure how large errors are where draws spread little or much; `include_noise` then says so.
-
-        Give rows that were not trained on, like those to be predicted: errors at training rows are smaller.
-        At most 512 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
-        """
-        if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
-            return
-        data, rows_table = self._samples(samples), Table(table)
-        same_length(data, rows_table)
-        picked = np.arange(0, len(data), -(-max(len(data), 1) // CALIBRATION_ROWS))
-        y, mask = data.read(torch.from_numpy(picked))
-        found = self.predict(rows_table.take(picked), n_samples)
-        assert found.std is not None
-        first = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
-        self.calibration_ = calibrate(y, mask, first, self._unit())
+    @property
+    def _chooses(self) -> bool:
+        """Whether inference and length are chosen from the data."""
+        return self.phases is None and isinstance(self.inference, str) and self.inference == AUTO
 
     @readable_algebra()
     def add_objects(self, samples: Any, table: Any, steps: int = 8) -> list[str]:
@@ -308,23 +296,9 @@ class GPPVAE(Showing, Estimator):
         """
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
-        ids = add_objects(self._fitted, data, Table(table), self._object_noise(), self.batch_size, steps)
+        ids = add_objects(self._fitted, data, Table(table), self._object_noise(), self._rows_per_batch, steps)
         self._keep_remainders(data, Table(table), ids)
         return ids
-
-    @torch.no_grad()
-    def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:
-        """Keep what samples of added ids differ by from their prediction, to carry it over to their other rows."""
-        if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
-            return
-        prior, rows, errors = self.prior_, self.prior_.code(table), []
-        for batch in Epoch(data, rows, self.batch_size, None, self._torch_device()):
-            error = batch.y - decode_mean(*self._fitted, batch.rows)
-            errors.append((error if batch.mask is None else torch.where(batch.mask, error, 0.0)).cpu())
-        for column, leaves in learned_by_column(prior).items():
-            if set(ids) <= set(leaves[0].levels[leaves[0].n_trained :]):
-                unit = torch.from_numpy(self._unit())
-                self.remainders_.keep(prior, column, ids, rows, torch.cat(errors), unit)
 
     @readable_algebra()
     def update(self, samples: Any, table: Any, steps: int = 5) -> None:
@@ -341,27 +315,8 @@ class GPPVAE(Showing, Estimator):
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
         self.posterior_ = update(
-            self._fitted, data, Table(table), self._autoencoder.likelihood.values, self.batch_size, steps
+            self._fitted, data, Table(table), self._autoencoder.likelihood.values, self._rows_per_batch, steps
         )
-
-    def _unit(self) -> np.ndarray:
-        """Size of a value that counts as one, broadcastable to a sample."""
-        return self._autoencoder.likelihood.unit.cpu().numpy()
-
-    def _object_noise(self) -> Likelihood:
-        """The likelihood of values with noise as large as new objects differ by.
-
-        A decoder misses a new object in whole regions, so its errors are no independent evidence: their variance is
-        multiplied by the size of a sample over the number of directions in which samples vary.
-        """
-        likelihood = copy.deepcopy(self._autoencoder.likelihood.values)
-        more = 1.0 / min((own.directions for own in self.remainders_.resembling.values()), default=1.0)
-        if isinstance(likelihood, ScaledGaussian):
-            likelihood.var.mul_(more)
-        elif isinstance(likelihood, Gaussian):
-            var = float(likelihood.pixel_var.detach()) if self.calibration_ is None else self.calibration_.error_var
-            return Gaussian(min(max(more * var, PIXEL_VARS[0]), PIXEL_VARS[1])).to(self._torch_device())
-        return likelihood
 
     @classmethod
     def resume(cls, out: str | os.PathLike[str], samples: Any, table: Any, **options: Any) -> GPPVAE:
@@ -378,25 +333,29 @@ class GPPVAE(Showing, Estimator):
             self = cls(**(arguments(settings["given"]) | own))
         return self.fit(samples, table, out=out, **options)
 
-    def _checked(self) -> tuple[LatentPrior, list[Phase]]:
-        """A fresh prior and the phases of a fit, with every setting checked."""
+    def _checked(self) -> Groups:
+        """The groups of latents of a fit, with every setting checked."""
         self._check_settings()
         self._check_numbers()
         groups = latent_groups(self.kernel, self.latent_dim)
-        unexplained = any(kernel is None for kernel, _ in groups)
-        phases = self._phases(unexplained)
-        check_phases(phases)
-        return LatentPrior(groups, self._start_alpha(phases)), phases
+        if not self._chooses:
+            check_phases(self._phases(unexplained=any(kernel is None for kernel, _ in groups)))
+        return groups
 
     def _check_numbers(self) -> None:
+        Budget(self.schedule)  # refuses a schedule that there is not, even where "auto" needs none
         if self.alpha is not None:
             number("alpha", self.alpha, *ALPHAS, "0.1")
         for name in ("epochs", "warmup_epochs", "gp_epochs"):
-            whole(name, getattr(self, name), 0, MAX_EPOCHS)
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), 0, MAX_EPOCHS)
         for name in ("lr", "prior_lr"):
-            number(name, getattr(self, name), 0.0, MAX_RATE, "0.001")
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name), 0.0, MAX_RATE, "0.001")
         if self.latent_dim is not None:
             whole("latent_dim", self.latent_dim, 1, MAX_WIDTH)
+        if self.hold_out is not None:
+            number("hold_out", self.hold_out, 0.0, 0.9, "0.05")
 
     def _phases(self, unexplained: bool) -> list[Phase]:
         """The phases as given, or as the inference writes them; those of no epochs are left out."""
@@ -404,27 +363,19 @@ class GPPVAE(Showing, Estimator):
             if not isinstance(self.phases, (list, tuple)) or not all(isinstance(p, Phase) for p in self.phases):
                 raise TypeError(f"phases must be a list of Phase, got {shown(self.phases)}; see gppvae.Phase")
             return list(self.phases)
+        given: dict[str, Any] = {"epochs": self.epochs, "lr": self.lr, "prior_lr": self.prior_lr}
         budget = Budget(
-            self.schedule, self.epochs, self.warmup_epochs, self.gp_epochs, self.lr, self.prior_lr, unexplained
-        )
+            self.schedule, warmup_epochs=self.warmup_epochs, gp_epochs=self.gp_epochs, unexplained=unexplained,
+            **{name: value for name, value in given.items() if value is not None},
+        )  # fmt: skip
         return [phase for phase in find_inference(self.inference).phases(budget) if phase.epochs > 0]
 
-    @torch.no_grad()
-    def _answers(
-        self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
-    ) -> list[Tensor] | None:
-        if weights is None:
-            return None
-        z = latents_at(model, weights, rows)
-        return [*weights.tensors().values(), z.var + z.noise, decode_mean(model, weights, rows)]
-
-    def _start_alpha(self, phases: list[Phase]) -> float:
-        """The latent noise that was asked for, or the least that the inferences start from."""
-        return self.alpha if self.alpha is not None else min(phase.kind.alpha for phase in phases)
-
-    def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Any) -> dict[str, Any]:
+    def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Samples) -> dict[str, Any]:
         groups = [(group.kernel, group.n_latents) for group in model.prior.groups]
-        chosen = {"kernel": group_texts(groups), "alpha": self._start_alpha(phases)}
+        alphas = [float(group.alpha.detach()) for group in model.prior.groups if group.kernel is not None]
+        chosen = {"kernel": group_texts(groups), "alpha": alphas[0]}
+        if self._chooses and self.patience is None:
+            chosen["patience"] = PATIENCE
         return super()._resolve(model, phases, samples) | chosen
 
     # -- asking
@@ -579,7 +530,8 @@ class GPPVAE(Showing, Estimator):
         """Samples as the decoder makes them from the latents that explain them best, in the shape that they came in.
 
         Latents start from the encoder's mean, and from the prediction where a table is given, and are refined by a few
-        Gauss-Newton steps through the decoder. A sample is never explained worse than by its start.
+        Gauss-Newton steps through the decoder. A sample is never explained worse than by its start. A DataFrame comes
+        back as a DataFrame.
 
         Args:
             out: folder to write them into as mean.npy; they come back as a memory map.
@@ -592,14 +544,14 @@ class GPPVAE(Showing, Estimator):
         if table is not None:
             same_length(data, Table(table))
             rows = model.prior.code(Table(table))
-        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device())
+        epoch = Epoch(data, rows, self._rows_per_batch, None, self._torch_device())
         typical = model.prior.typical_mean, model.prior.typical_cov
         with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, data.layout_in)) as arrays:
             for batch in epoch:
                 anywhere = Normal(*(part.expand(len(batch), *part.shape) for part in typical))
                 before = anywhere if table is None else normal_at(model, weights, batch.rows)
                 arrays.put(mean=to_input_layout(refined_reconstruction(model, batch, before), data.layout_in))
-        return arrays["mean"]
+        return framed(arrays["mean"], self.sample_names_, samples)
 
     @torch.no_grad()
     @readable_algebra()
@@ -609,7 +561,7 @@ class GPPVAE(Showing, Estimator):
         data, rows_table = self._samples(samples), Table(table)
         data.check()
         same_length(data, rows_table)
-        epoch = Epoch(data, model.prior.code(rows_table), self.batch_size, None, self._torch_device())
+        epoch = Epoch(data, model.prior.code(rows_table), self._rows_per_batch, None, self._torch_device())
         return predictive_bound(model, weights, epoch)
 
     @torch.no_grad()
@@ -663,6 +615,7 @@ class GPPVAE(Showing, Estimator):
             "skipped_steps": self.skipped_steps_,
             "remainders": self.remainders_.to_json(),
             "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
+            "comparison": None if self.comparison_ is None else self.comparison_.to_json(),
             "trust": self.trust_.to_json(),
         }
         save_model(path, tensors, meta)
@@ -700,12 +653,15 @@ class GPPVAE(Showing, Estimator):
             self = cls(**(arguments(given) | given_again), device=device)
             self._check_settings()
             self._check_numbers()
-            groups = latent_groups(trained["kernel"] if kernel is None else kernel, given["latent_dim"])
-            check_same_kernel(groups, trained["kernel"], path)
+            groups = latent_groups(trained["kernel"] if kernel is None else kernel, trained["latent_dim"])
             self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
+            whole("batch_size", trained["batch_size"], 1, MAX_BATCH)
+            self._chosen_batch = trained["batch_size"]
             self.sample_names_, self.frames_ = meta["names"], meta["frames"]
             self._sees_mask = trained["encoder"] == MaskedEncoder.__name__
             prior = LatentPrior(groups)
+            close_dims(prior, under("prior", state))
+            check_same_kernel(groups, trained["kernel"], path)
             restore_kernels(prior, meta["kernel"], under("prior", state))
             if encoder is None:
                 check_network_sizes(self, prior.n_latents, state)
@@ -713,11 +669,13 @@ class GPPVAE(Showing, Estimator):
         with checked_content(file):
             model = GPPriorVAE(autoencoder, prior.to(self._gp_device()))
             load_weights(model, state, path)
-            self.model_, self.posterior_ = model, LatentPosterior.from_tensors(under("weights", tensors))
+            weights = {name: value.to(prior.device) for name, value in under("weights", tensors).items()}
+            self.model_, self.posterior_ = model, LatentPosterior.from_tensors(weights)
             self.posterior_.check([(group.rank, group.n_latents, group.places) for group in prior.groups])
             kept = under("remainders", tensors)
             self.remainders_ = Remainders.from_saved(meta["remainders"], kept, self.shape_)
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
+            self.comparison_ = None if meta["comparison"] is None else Comparison.from_json(meta["comparison"])
             self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])
             self.value_noise_ = check_value_noise(tensors.get(VALUE_NOISE), self.shape_)
             self.trust_ = Trust.from_json(meta["trust"])
@@ -737,10 +695,6 @@ class GPPVAE(Showing, Estimator):
             answers += [torch.from_numpy(part) for part in (drawn.mean, drawn.std) if part is not None]
         if not all(bool(answer.isfinite().all()) for answer in answers):
             raise ValueError("its predictions are not finite")
-
-    def _noise_variances(self, probe: Tensor) -> list[Tensor]:
-        autoencoder = self._autoencoder
-        return [autoencoder.likelihood.variance(autoencoder.decode(autoencoder.encode(probe)[0]))]
 
 
 GIVEN_AGAIN = ("kernel", "inference", "phases", "encoder", "decoder", "likelihood")

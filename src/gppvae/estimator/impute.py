@@ -26,6 +26,7 @@ SLOPE_BYTES = 64 << 20  # of the slopes of all values with respect to all latent
 ROWS_AT_ONCE = 256
 # Rows and values on which observed ones are hidden to see how far they can be trusted, and how many slopes at most.
 TRIED_ROWS, LEAST_TRIED, TRIED_VALUES, TRIED_NUMBERS = 32, 4, 1024, 10_000_000
+TRIED_IN_FIT = 1_000_000  # slopes at most while fitting; larger samples are tried when they are imputed
 
 
 @dataclass(frozen=True)
@@ -88,17 +89,17 @@ class Imputer:
         return RowLatents(model.autoencoder, self.likelihood, known, self.noise, (encoded,), weight, steps)
 
     @torch.no_grad()
-    def trust(self, epoch: Epoch, generator: torch.Generator, sides: bool) -> Trust | None:
+    def trust(self, epoch: Epoch, generator: torch.Generator, sides: bool, most: int = TRIED_NUMBERS) -> Trust | None:
         """How far observed values are to be trusted, measured on some of these samples; None where they cannot tell.
 
         Args:
-            sides: hide a side of each sample, else what another sample misses.
+            sides: hide a side of each sample, else what another sample misses.  most: slopes that may be computed.
         """
         if self.noise is not None:  # how errors go together is known
             return Trust()
         n_numbers = self.model.prior.n_latents * int(np.prod(epoch.samples.shape))
-        n_rows = min(TRIED_ROWS, epoch.n_rows, TRIED_NUMBERS // n_numbers)
-        if n_rows < LEAST_TRIED and n_rows < epoch.n_rows:
+        n_rows = min(TRIED_ROWS, epoch.n_rows, most // n_numbers)
+        if n_rows < LEAST_TRIED and n_rows < max(epoch.n_rows, 1):
             return None
         picked = torch.linspace(0, epoch.n_rows - 1, n_rows).round().long().unique()
         y, mask = epoch.samples.read(picked)

@@ -89,12 +89,14 @@ class Calibration:
         spread: increasing grid of the draws' standard deviation.  error: standard deviation of the errors there.
         factor: what a channel's (or value's) errors are larger by than those of all, (C,) or (1,).
         error_var: mean squared error over all values.
+        trained_on: whether the rows were trained on. Their errors are too small, so that no total is below the spread.
     """
 
     spread: np.ndarray
     error: np.ndarray
     error_var: float
     factor: np.ndarray = field(default_factory=lambda: np.ones(1))
+    trained_on: bool = False
 
     def total_std(self, std: np.ndarray) -> np.ndarray:
         """Standard deviation of a new sample where the draws spread by `std`, (N, C, ...).
@@ -107,7 +109,7 @@ class Calibration:
             total = total * self.factor.reshape(-1, *(1 for _ in std.shape[2:]))
         else:
             total = total * self.factor
-        return np.maximum(total, LEAST_STD).astype(np.float32)
+        return np.maximum(total, std if self.trained_on else LEAST_STD).astype(np.float32).clip(LEAST_STD)
 
     def _curve(self, std: np.ndarray) -> np.ndarray:
         at = np.log(np.maximum(std, LEAST_STD))
@@ -115,7 +117,7 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         curve = {"spread": self.spread.tolist(), "error": self.error.tolist(), "error_var": self.error_var}
-        return curve | {"factor": self.factor.tolist()}
+        return curve | {"factor": self.factor.tolist(), "trained_on": self.trained_on}
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> Calibration:
@@ -126,20 +128,21 @@ class Calibration:
             raise ValueError("a calibration must have as many positive errors as spreads")
         if (np.diff(spread) <= 0).any() or not 0.0 <= saved["error_var"] < np.inf:
             raise ValueError("a calibration must have rising spreads and a finite error")
-        return cls(spread, error, float(saved["error_var"]), factor)
+        return cls(spread, error, float(saved["error_var"]), factor, bool(saved["trained_on"]))
 
 
-def gaussian_width(distance: np.ndarray) -> float:
-    """The standard deviation whose intervals of 50, 80 and 90% cover about what they say.
+def gaussian_width(distance: np.ndarray) -> np.ndarray:
+    """The standard deviation whose intervals of 50, 80 and 90% cover about what they say, (C,) for (C, n).
 
     Of normal errors it is their standard deviation. Of errors with heavier tails it lies between the values that get
     80% and 90% right, where the root of the mean square would make every interval too wide.
 
     Args:
-        distance: absolute errors.
+        distance: absolute errors, those that belong together last.
     """
-    at_80, at_90 = np.quantile(distance, (0.8, 0.9)) / ndtri((0.9, 0.95))
-    return float(at_80**0.7 * at_90**0.3)
+    at_80, at_90 = np.quantile(distance, (0.8, 0.9), axis=-1)
+    width: np.ndarray = (at_80 / ndtri(0.9)) ** 0.7 * (at_90 / ndtri(0.95)) ** 0.3
+    return width
 
 
 def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.ndarray | float = 1.0) -> Calibration:
@@ -171,9 +174,13 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.nd
 
 def _channel_factors(distance: np.ndarray, seen: np.ndarray) -> np.ndarray:
     """What the errors of each channel are larger by than the curve says, (C,)."""
-    factors = []
-    for channel in range(distance.shape[1]):
-        own = distance[:, channel][seen[:, channel]]
-        width = gaussian_width(own) if own.size else 1.0
-        factors.append(np.clip(width, *FACTORS) ** (own.size / (own.size + FEW_VALUES)) if width > 0 else 1.0)
-    return np.array(factors)
+    n_channels = distance.shape[1]
+    by_channel = [np.moveaxis(x, 1, 0).reshape(n_channels, -1) for x in (distance, seen)]
+    counts = by_channel[1].sum(axis=1)
+    if seen.all():
+        widths = gaussian_width(by_channel[0])
+    else:
+        parts = zip(*by_channel, strict=True)
+        widths = np.array([gaussian_width(own[there]) if there.any() else 1.0 for own, there in parts])
+    factors: np.ndarray = np.clip(widths, *FACTORS) ** (counts / (counts + FEW_VALUES))
+    return np.where(widths > 0, factors, 1.0)

@@ -17,7 +17,7 @@ from gppvae.data.table import Table
 from gppvae.estimator.checks import number, shown, whole
 from gppvae.estimator.settings import WRITES_PHASES, Groups, group_texts
 from gppvae.inference.phase import Phase
-from gppvae.kernels import IdLeaf, Linear
+from gppvae.kernels import IdLeaf, Learned, Linear
 from gppvae.kernels.base import Leaf
 from gppvae.likelihoods import Likelihood
 from gppvae.nets.build import build_networks
@@ -72,13 +72,14 @@ def _check_meta(meta: dict[str, Any]) -> None:
     if not fits.get(layout, layout in ("first", "last") and len(shape) == 3):
         raise ValueError(f"layout is {shown(layout)} for samples of shape {shape}")
     names = meta["names"]
-    if names is not None and not (
-        len(shape) == 1 and len(names) == shape[0] and all(isinstance(n, str) for n in names)
-    ):
+    fits_names = isinstance(names, list) and len(shape) == 1 and len(names) == shape[0]
+    if names is not None and not (fits_names and all(isinstance(name, str) for name in names)):
         raise ValueError(f"names is {shown(names)} for samples of shape {shape}")
     if not isinstance(meta.get("frames", False), bool):
         raise ValueError(f"frames is {shown(meta['frames'])}")
-    for name in ("given", "trained"):
+    if meta["kind"] == "gppvae" and set(meta["described"]) != {"kernel", "learned", "columns"}:
+        raise ValueError(f"described is {shown(meta['described'])}")
+    for name in ("given", "trained", "own"):
         if not isinstance(meta[name], dict):
             raise ValueError(f"{name} is {shown(meta[name])}")
     for phase in meta["trained"]["phases"]:
@@ -86,6 +87,8 @@ def _check_meta(meta: dict[str, Any]) -> None:
             raise ValueError(f"a phase is {shown(phase)}")
     if not isinstance(meta["trained"]["likelihood"], dict):
         raise ValueError("the likelihood is no object")
+    if not isinstance(meta["own"], dict):
+        raise ValueError(f"own is {shown(meta['own'])}")
     own = meta.get("own_kernels", [])
     if not isinstance(own, list) or not all(isinstance(name, str) for name in own):
         raise ValueError(f"own_kernels is {shown(own)}")
@@ -172,6 +175,13 @@ def _leaves(prior: LatentPrior) -> list[tuple[str, Leaf]]:
     """Leaves by all their places: one object may stand in an expression twice."""
     modules = prior.named_modules(remove_duplicate=False)
     return [(name, module) for name, module in modules if isinstance(module, Leaf)]
+
+
+def close_dims(prior: LatentPrior, tensors: dict[str, Tensor]) -> None:
+    """Write the dimensions that a fit chose into learned kernels where they are open."""
+    for name, leaf in _leaves(prior):
+        if isinstance(leaf, Learned) and leaf.open_dim:
+            leaf.choose_dim(tensors[f"{name}.x"].shape[1])
 
 
 def check_same_kernel(given: Groups, saved: list[list[Any]], path: Any) -> None:

@@ -12,14 +12,16 @@ from torch import nn
 
 from gppvae.inference import INFERENCES, Inference
 from gppvae.inference.phase import Phase
-from gppvae.kernels import IdLeaf, Kernel, own_classes, parse_kernel
+from gppvae.kernels import IdLeaf, Kernel, own_classes, parse_kernel, with_amplitudes
 from gppvae.likelihoods import Likelihood, own_likelihoods
 
 Groups = list[tuple[Kernel | None, int]]
+OPEN = 0  # number of latents that is still to be chosen
 # Arguments from which phases are written; what was trained is the phases themselves.
 WRITES_PHASES = ("inference", "schedule", "epochs", "warmup_epochs", "gp_epochs", "lr", "prior_lr", "average")
 MODULES = ("encoder", "decoder")
-LATENTS = 16
+AUTO = "auto"  # the inference is chosen from the data
+LATENTS = 16  # of a VAE without a table
 
 
 def as_json(value: Any) -> Any:
@@ -64,7 +66,7 @@ def own_parts(estimator: Any) -> dict[str, list[str]]:
         trained = [phase["inference"] for phase in as_json(estimator.phases)]
         found["phases"] = [name for name in trained if name not in INFERENCES]
     elif hasattr(estimator, "inference"):
-        found["inference"] = [name for name in as_json([estimator.inference]) if name not in INFERENCES]
+        found["inference"] = [name for name in as_json([estimator.inference]) if name not in (AUTO, *INFERENCES)]
     return {name: list(dict.fromkeys(classes)) for name, classes in found.items() if classes}
 
 
@@ -109,10 +111,10 @@ def latent_groups(kernel: Any, latent_dim: int | None) -> Groups:
 
     Args:
         kernel: a Kernel or its text, or a list of (Kernel, text or None, number of latents).
-        latent_dim: for one kernel; in a list the numbers add up to it.
+        latent_dim: for one kernel, OPEN when None; in a list the numbers add up to it.
     """
     if isinstance(kernel, (Kernel, str)):
-        return [(_kernel(kernel), LATENTS if latent_dim is None else latent_dim)]
+        return [(_kernel(kernel), OPEN if latent_dim is None else latent_dim)]
     form = 'a kernel, or a list like [("RBF(age)", 12), (None, 4)]'
     if not isinstance(kernel, Sequence) or not kernel:
         raise TypeError(f"kernel must be {form}, got {kernel!r}")
@@ -134,9 +136,9 @@ def latent_groups(kernel: Any, latent_dim: int | None) -> Groups:
 
 def _kernel(given: Kernel | str) -> Kernel:
     if isinstance(given, Kernel):
-        return copy.deepcopy(given)
+        return with_amplitudes(copy.deepcopy(given))
     if isinstance(given, str):
-        return parse_kernel(given)
+        return with_amplitudes(parse_kernel(given))
     raise TypeError(f"a kernel must be a Kernel or its text, got {type(given).__name__}; write for example 'RBF(age)'")
 
 

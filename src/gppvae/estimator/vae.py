@@ -62,7 +62,7 @@ class VAE(Estimator):
     epochs: int = 100
     lr: float = 1e-3
     average: float = 0.0
-    batch_size: int = 128
+    batch_size: int | None = 128
 
     def fit(
         self,

@@ -85,6 +85,8 @@ class Live:
             size = sizes_in(rows) if sizes is None else torch.tensor(list(sizes), dtype=torch.float64)
             latents = self._functions(rows, [[part.mean for part in posterior.parts]], masks, None)
             mean = self._decoded(latents, size)[0][0]
+            carried = self.model.remainders_.at(self.model.prior_, rows, self.model.shape_)
+            mean = mean if carried is None else mean + carried[0].to(mean)
             if n_draws == 0:
                 return Frame(_array(mean), None, None)
             drawn = self._draws(n_draws)
@@ -97,7 +99,7 @@ class Live:
             noise = noise_without(self.model.prior_, rows, off).sqrt()
             means, variances = self._decoded(f + noise * eps.to(f.device), size)
             pairs = zip(means, variances, strict=True)
-            found = mean_and_std(pairs, include_noise, self.model.calibration_, self.model._unit())
+            found = mean_and_std(pairs, include_noise, self.model.calibration_, self.model._unit(), carried)
             return Frame(_array(mean), found["std"], _array(means[:keep_draws]) if keep_draws else None)
 
     @torch.no_grad()

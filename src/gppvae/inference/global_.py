@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gppvae.data.batches import Epoch
 from gppvae.inference.base import Inference, LossTerms, draw, recon_nll, with_unexplained
@@ -37,6 +37,8 @@ class Global(Inference):
         sizes = [(group.rank, group.n_latents) for group in model.prior.groups]
         self.means = nn.ParameterList([torch.zeros(size, dtype=torch.float64) for size in sizes])
         self.log_stds = nn.ParameterList([torch.full(size, math.log(std), dtype=torch.float64) for size in sizes])
+        self.begun: Tensor
+        self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
 
     @classmethod
     def phases(cls, budget: Budget) -> list[Phase]:
@@ -54,6 +56,16 @@ class Global(Inference):
     def initialise(self, generator: torch.Generator) -> None:
         for mean in self.means:
             mean.copy_(torch.randn(mean.shape, generator=generator, dtype=mean.dtype) / max(len(mean), 1) ** 0.25)
+
+    @torch.no_grad()
+    def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
+        """Go on from the q(B) of a phase before, where that was learned here too; a resumed run has its own."""
+        parts = [] if weights is None or self.begun else weights.parts
+        if all(isinstance(part, DiagonalCovariance) for part in parts):
+            for mean, log_std, part in zip(self.means, self.log_stds, parts, strict=False):
+                mean.copy_(part.mean)
+                log_std.copy_(part.tensors()["std"].log())
+        self.begun.fill_(True)
 
     def posterior(self) -> LatentPosterior:
         parts = zip(self.means, self.log_stds, strict=True)

@@ -27,6 +27,8 @@ class Phase:
         weight_decay: of the networks, decoupled from the gradient as in AdamW.
         average: decay of a running average of the parameters, taken over at the end (0: none).
         options: further arguments of the inference.
+        held_out: whether rows held out to measure errors stay out of this phase; errors are measured at its end.
+        restart: whether the model starts again from where the fit began.
 
     Example:
         >>> from gppvae import Phase
@@ -44,6 +46,8 @@ class Phase:
     weight_decay: float = 0.0
     average: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
+    held_out: bool = False
+    restart: bool = False
 
     def __post_init__(self) -> None:
         for name in ("lr", "options"):
@@ -65,6 +69,9 @@ class Phase:
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and 0.0 <= value < most):
                 raise ValueError(f"phase {self.name!r} needs {name} of at least 0 and below {most:g}, got {value!r}")
+        for name in ("held_out", "restart"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"phase {self.name!r} needs True or False for {name}, got {getattr(self, name)!r}")
         if self.decay not in ("constant", "cosine"):
             raise ValueError(f"phase {self.name!r}: decay must be 'constant' or 'cosine', got {self.decay!r}")
 

@@ -93,6 +93,9 @@ def choose_trust(parts: list[HiddenValues]) -> Trust | None:
 
     A lesser weight is taken where the difference is within the standard error over rows: little is lost by staying near
     the prediction. None where too few values are hidden.
+
+    Raises:
+        ValueError: if squared errors are not finite, for which no weight is the best.
     """
     if sum(int(part.hidden.sum()) for part in parts) < LEAST_HIDDEN:
         return None
@@ -107,6 +110,11 @@ def choose_trust(parts: list[HiddenValues]) -> Trust | None:
             spread = torch.linalg.solve_triangular(root, part.slopes, upper=False).square().sum(1)  # (B, C)
             errors[part.row, number] += (error.square() * part.hidden).sum(1).cpu()
             variances[part.row, number] += ((spread + 1.0) * part.hidden).sum(1).cpu()
+    if not errors.isfinite().all():
+        raise ValueError(
+            "expected samples near the model's predictions, got errors beyond what float32 can square; give samples in "
+            "the unit of training, and fit into a new folder if a checkpoint was continued"
+        )
     worse = errors - errors[:, errors.sum(0).argmin(), None]  # (rows, weights)
     within = worse.mean(0) <= worse.std(0) / n_rows**0.5 if n_rows > 1 else worse.mean(0) <= 0.0
     chosen = int(torch.nonzero(within)[0])

@@ -1,6 +1,6 @@
 """Covariance functions over named columns, as features that survive + and *."""
 
-from gppvae.kernels.base import Kernel, Leaf, Product, Scale, Sum, Term
+from gppvae.kernels.base import Kernel, Leaf, Product, Scale, Sum, Term, with_amplitudes
 from gppvae.kernels.ids import Categorical, FreeForm, IdLeaf, Learned
 from gppvae.kernels.numeric import Constant, InducingLeaf, Linear, NumericLeaf
 from gppvae.kernels.parse import own_classes, parse_kernel
@@ -27,4 +27,5 @@ __all__ = [
     "Term",
     "own_classes",
     "parse_kernel",
+    "with_amplitudes",
 ]

@@ -418,6 +418,29 @@ class Scale(Kernel):
         return f"{self.initial!r} * {_grouped(self.kernel, Sum, Product, Scale)}"
 
 
+def with_amplitudes(kernel: Kernel) -> Kernel:
+    """The kernel with a learned amplitude in front of every summand of a sum, where none is written.
+
+    The terms of a sum say how much each explains, so their sizes are learned. One term alone needs none: the decoder
+    takes any scale.
+    """
+    if isinstance(kernel, Sum):
+        return Sum(_amplified(kernel.left), _amplified(kernel.right))
+    return kernel
+
+
+def _amplified(kernel: Kernel) -> Kernel:
+    if isinstance(kernel, Sum):
+        return with_amplitudes(kernel)
+    return kernel if _has_scale(kernel) else Scale(kernel, 1.0)
+
+
+def _has_scale(kernel: Kernel) -> bool:
+    if isinstance(kernel, Product):
+        return _has_scale(kernel.left) or _has_scale(kernel.right)
+    return isinstance(kernel, Scale)
+
+
 def _may_become(now: Tensor, saved: Tensor, any_rows: bool) -> bool:
     """Whether a leaf's tensor can be the saved one: sizes that depend on the table are 0 in a new leaf.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.arguments import check_range
 from gppvae.kernels.base import Leaf
 
+AUTO_DIM = 64  # longest learned vector that is chosen without being asked for
 MAX_DIM = 4096  # a learned vector longer than that needs matrices of H x H that fit no memory
 
 
@@ -124,7 +125,7 @@ class Learned(IdLeaf):
 
     Args:
         column: p, the ids.
-        dim: M, length of the vectors.
+        dim: M, length of the vectors; chosen when None: as many as there are ids, and 64 at most.
         normalize: divide x_p by |x_p|.
 
     Example:
@@ -138,14 +139,16 @@ class Learned(IdLeaf):
 
     advice_for_new_ids = "give samples of new ids to add_objects() first"
 
-    def __init__(self, column: str, dim: int = 8, normalize: bool = False) -> None:
+    def __init__(self, column: str, dim: int | None = None, normalize: bool = False) -> None:
         super().__init__(column)
-        check_range("Learned", "dim", dim, 1, MAX_DIM, 8)
-        self.dim, self.normalize = int(dim), bool(normalize)
+        if dim is not None:
+            check_range("Learned", "dim", dim, 1, MAX_DIM, 8)
+        self.dim, self.normalize = int(dim or 0), bool(normalize)
         self.x: nn.Parameter = nn.Parameter(torch.zeros(0, self.dim, dtype=torch.float64))
         # Roots of the posterior covariances of vectors added after training, (P_new, M, J).
         self.added_root: Tensor
         self.register_buffer("added_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
+        self._covariance: Callable[[Tensor, Tensor], Tensor] | None = None  # what `with_covariance` puts in place
         # The same of the trained vectors, (P, M, J); empty while they are points.
         self.trained_root: Tensor
         self.register_buffer("trained_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
@@ -155,7 +158,18 @@ class Learned(IdLeaf):
     def rank(self) -> int:
         return self.dim
 
+    @property
+    def open_dim(self) -> bool:
+        """Whether the length of the vectors is still to be chosen."""
+        return self.dim == 0
+
+    def choose_dim(self, dim: int) -> None:
+        """Fix the length of the vectors, as if it had been written."""
+        self.dim = self.arguments["dim"] = dim
+
     def create(self, generator: torch.Generator | None) -> None:
+        if self.open_dim:
+            self.choose_dim(min(len(self.levels), AUTO_DIM))
         x = 0.3 * torch.randn(len(self.levels), self.dim, generator=generator, dtype=torch.float64)
         x[:, 0] = 1.0  # ids start alike and part later, once the other factors have been learned
         self.x = nn.Parameter(x)
@@ -196,6 +210,18 @@ class Learned(IdLeaf):
             yield
         finally:
             self._instead = before
+
+    @contextlib.contextmanager
+    def with_covariance(self, covariance: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
+        """Another covariance between ids, for `gram` only, as long as the context lasts."""
+        self._covariance = covariance
+        try:
+            yield
+        finally:
+            self._covariance = None
+
+    def covariance(self, a: Tensor, b: Tensor) -> Tensor:
+        return super().covariance(a, b) if self._covariance is None else self._covariance(a, b)
 
     @property
     def n_trained(self) -> int:

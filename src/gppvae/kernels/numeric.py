@@ -260,6 +260,11 @@ class InducingLeaf(NumericLeaf):
         some = values[::step].to(self.inducing.device)
         return float(self.factor(some).square().sum() / self.variance(some).sum())
 
+    def choose_inducing_again(self, table: Table) -> None:
+        """Set `inducing` and `complete` anew, for hyper-parameters that have changed since the kernel was bound."""
+        values = table.numeric(self.columns_read)
+        self.choose_inducing(values, distinct_rows(values)[0])
+
     def factor(self, values: Tensor) -> Tensor:
         k_uu = self.covariance(self.inducing, self.inducing)  # (R, R)
         # Distinct training values usually are the inducing points: one covariance then serves twice.

@@ -18,6 +18,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
+from gppvae.data.table import Table
 from gppvae.kernels.arguments import check_range
 from gppvae.kernels.base import AUTO_FEATURES, FEW_FEATURES
 from gppvae.kernels.numeric import SCALES, InducingLeaf
@@ -102,6 +103,10 @@ class StationaryLeaf(InducingLeaf):
             yield
         finally:
             self.base.raw_lengthscale.data.copy_(raw)  # to the last digit
+
+    def choose_inducing_again(self, table: Table) -> None:
+        self.starts_at_spread = False
+        super().choose_inducing_again(table)
 
     def start_lengthscale(self, values: np.ndarray) -> None:
         """Start each column's length scale at its spread in the training table."""

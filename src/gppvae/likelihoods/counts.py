@@ -238,7 +238,13 @@ COUNTS: dict[str, type[Likelihood]] = {cls.name: cls for cls in (NegativeBinomia
 
 
 def counts_by_words(kind: str | None, size: str) -> Likelihood:
-    """The likelihood as the command line describes it: its name, and the column of sizes."""
+    """The likelihood as the command line describes it: its name, and the column of sizes.
+
+    Example:
+        >>> from gppvae.likelihoods import counts_by_words
+        >>> counts_by_words("poisson", "depth").size_column
+        'depth'
+    """
     if kind not in COUNTS:
         raise ValueError(f"sizes belong to the likelihoods {', '.join(COUNTS)}, got {kind}; ask for one of those")
     return COUNTS[kind](size=size)

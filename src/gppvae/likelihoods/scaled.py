@@ -13,8 +13,11 @@ from gppvae.likelihoods.values import Likelihood, Mask, masked_sum
 LEAST_VAR, MOST_VAR = 1e-4, 4.0  # of the noise, relative to the variance of the samples
 
 
+IMAGE_GAIN = 4.0  # networks for images draw values of this share of a standard deviation, as pixels in [0, 1] have
+
+
 class ScaledGaussian(Likelihood):
-    """y ~ N(shift + spread out, spread^2 var), one of each per channel of images and per value of vectors.
+    """y ~ N(shift + gain spread out, spread^2 var), one of each per channel of images and per value of vectors.
 
     Shift and spread are the mean and standard deviation of the training samples, so that results do not depend on
     their unit. While training, the noise is a tenth of their variance: what decides between fit and prior. Then it is
@@ -31,7 +34,7 @@ class ScaledGaussian(Likelihood):
         super().__init__()
         if not LEAST_VAR <= var <= MOST_VAR:
             raise ValueError(f"var must be between {LEAST_VAR:g} and {MOST_VAR:g}, got {var}; use for example 0.1")
-        self.start_var = var
+        self.start_var, self.gain = var, 1.0
         self.shift: Tensor
         self.spread: Tensor
         self.var: Tensor
@@ -40,6 +43,7 @@ class ScaledGaussian(Likelihood):
 
     def adapt(self, shape: tuple[int, ...]) -> None:
         size = (shape[0], *(1 for _ in shape[1:]))  # (C, 1, 1) or (K,)
+        self.gain = IMAGE_GAIN if len(shape) == 3 else 1.0
         self.shift, self.spread = torch.zeros(size), torch.ones(size)
         self.var = torch.full(size, self.start_var)
 
@@ -52,18 +56,18 @@ class ScaledGaussian(Likelihood):
         self.var.copy_(relative.clamp(LEAST_VAR, MOST_VAR))
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
-        error = (y - self.shift) / self.spread - out
+        error = (y - self.shift) / self.spread - self.gain * out
         constant = (2.0 * math.pi * self.var * self.spread.square()).log()
         return 0.5 * masked_sum(error.square() / self.var + constant, mask)
 
     def mean(self, out: Tensor) -> Tensor:
-        return self.shift + self.spread * out
+        return self.shift + self.gain * self.spread * out
 
     def variance(self, out: Tensor) -> Tensor:
         return (self.spread.square() * self.var).expand_as(out)
 
     def encoder_input(self, y: Tensor) -> Tensor:
-        return (y - self.shift) / self.spread
+        return (y - self.shift) / (self.gain * self.spread)
 
     @property
     def unit(self) -> Tensor:

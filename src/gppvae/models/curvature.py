@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gppvae.data.batches import Batch
 from gppvae.likelihoods import Likelihood
+from gppvae.models.forward import slope_along
 from gppvae.models.vae import Autoencoder
 
 LEAST_VARIANCE = 1e-12
@@ -57,7 +58,7 @@ class Signs:
 def jacobian_rows(
     autoencoder: Autoencoder, likelihood: Likelihood, z: Tensor, mask: Tensor | None, signs: Signs
 ) -> Tensor:
-    """Rows r with sum_s r r' = J'W J, J = d E[y] / d z and W = 1 / Var[y] of observed values; (B, S, L) float64.
+    """Rows r with sum_s r r' = J'W J, J = d E[y] / d z and W = 1 / Var[y] of observed values; (B, S, L).
 
     For few latents these are the rows of W^(1/2) J, by one forward-mode pass per latent. For many they are
     J'W^(1/2) e / sqrt(S) with random signs e, by S backward passes, and the equation holds on average.
@@ -78,8 +79,8 @@ def jacobian_rows(
         for latent in range(n_latents):
             tangent = torch.zeros_like(z)
             tangent[:, latent] = 1.0
-            columns.append((torch.func.jvp(mean, (z,), (tangent,))[1] * scale).flatten(1))
-        return torch.stack(columns, dim=2).double()  # (B, K, L)
+            columns.append((slope_along(mean, z, tangent) * scale).flatten(1))
+        return torch.stack(columns, dim=2)  # (B, K, L)
     rows = []
     with torch.enable_grad():
         at = z.detach().requires_grad_()
@@ -88,7 +89,7 @@ def jacobian_rows(
             last = number == PROBES - 1
             e = signs.draw(weighted) / PROBES**0.5
             rows.append(torch.autograd.grad(weighted, at, e, retain_graph=not last)[0])
-    return torch.stack(rows, dim=1).double()
+    return torch.stack(rows, dim=1)
 
 
 @torch.no_grad()
@@ -107,7 +108,7 @@ def expand(
     """
     rows = jacobian_rows(autoencoder, likelihood, z, mask, signs)
     nll, gradient = slope(autoencoder, likelihood, y, mask, z)
-    return Expansion(nll, gradient, rows.transpose(1, 2) @ rows)
+    return Expansion(nll, gradient, (rows.transpose(1, 2) @ rows).double())
 
 
 def slope(

@@ -16,8 +16,8 @@ from gppvae.models.curvature import Signs, jacobian_rows
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import latents_by_vector, uncertain_columns
 from gppvae.prior.latent_prior import LatentPrior
-from gppvae.prior.posterior import LatentPosterior, Rotated
-from gppvae.prior.sites import Sites, SiteSums, through_noise, with_sites
+from gppvae.prior.posterior import LatentPosterior
+from gppvae.prior.sites import Sites, SiteSums, steady_cholesky, through_noise, with_sites
 
 AXES_ROWS = 1024  # about so many rows decide the directions of the latents
 
@@ -59,8 +59,7 @@ def curvature_of(model: GPPriorVAE, weights: LatentPosterior, batch: Batch) -> T
     prior, autoencoder = model.prior, model.autoencoder.with_sizes_of(batch)
     z = latents_for(model, weights.means, batch)
     rows = jacobian_rows(autoencoder, autoencoder.likelihood.values, z, batch.mask, Signs.of(batch))
-    rows = prior.to_gp(rows)
-    return without_unexplained(prior, rows.transpose(1, 2) @ rows)
+    return without_unexplained(prior, prior.to_gp(rows.transpose(1, 2) @ rows))
 
 
 def latents_for(model: GPPriorVAE, means: list[Tensor], batch: Batch) -> Tensor:
@@ -161,14 +160,9 @@ class VectorSums:
 
 def set_trained_roots(leaves: list[Learned], precision: Tensor) -> None:
     """Give the leaves of a column the roots of the covariances of their vectors, from precisions (P, J, J)."""
-    L_P = torch.linalg.cholesky(precision)
+    L_P = steady_cholesky(precision)
     eye = torch.eye(precision.shape[1], dtype=precision.dtype, device=precision.device)
     root, start = torch.linalg.solve_triangular(L_P.transpose(1, 2), eye.expand_as(L_P), upper=True), 0
     for leaf in leaves:
         leaf.trained_root = root[:, start : start + leaf.dim].clone(memory_format=torch.contiguous_format)
         start += leaf.dim
-
-
-def has_sites(weights: LatentPosterior) -> bool:
-    """Whether q(B) was made from sites."""
-    return any(isinstance(part, Rotated) for part in weights.parts)

@@ -11,6 +11,8 @@ from torch import Tensor
 SHORTER, LONGER = 5.0, 5.0  # what the damping is multiplied or divided by
 DAMPINGS = (1e-7, 1e7)
 START = 1e-3
+CONVERGED = 1e-4  # a step that promises less than that lowers no loss worth its cost
+ROUNDING = 1e-6  # nor one that promises less than this share: losses of float32 networks have no more digits
 
 
 @dataclass(frozen=True)
@@ -31,19 +33,21 @@ class Quadratic:
 
 
 @torch.no_grad()
-def levenberg_marquardt(
-    expand: Callable[[Tensor], Quadratic], x: Tensor, steps: int, first: Quadratic | None = None
-) -> tuple[Tensor, Quadratic]:
+def levenberg_marquardt(expand: Callable[[Tensor], Quadratic], x: Tensor, steps: int) -> tuple[Tensor, Quadratic]:
     """Minimise from x (P, J). A problem whose step does not lower its true loss stays, and tries a shorter one.
 
     Args:
-        expand: the losses around points.  first: those around x, when they are known.
+        expand: the losses around points.
     """
-    at = expand(x) if first is None else first
+    at = expand(x)
     damping = torch.full((len(x), 1, 1), START, dtype=x.dtype, device=x.device)
     for _ in range(steps):
         scale = torch.diag_embed(at.curvature.diagonal(dim1=1, dim2=2))
-        tried_x = x - torch.linalg.solve(at.curvature + damping * scale, at.gradient.unsqueeze(2)).squeeze(2)
+        step = torch.linalg.solve(at.curvature + damping * scale, at.gradient.unsqueeze(2)).squeeze(2)
+        promised = 0.5 * (step * at.gradient).sum(1)
+        if not (promised > CONVERGED + ROUNDING * at.loss.abs()).any():
+            break
+        tried_x = x - step
         tried = expand(tried_x)
         better = tried.loss < at.loss  # False where it is NaN
         x = torch.where(better[:, None], tried_x, x)

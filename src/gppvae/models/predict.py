@@ -84,7 +84,8 @@ def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) 
             tried, error = fit.bound(q, of_choice, narrow)
             better = (tried - 3.0 * error > chosen) | chosen.isnan()  # not by the luck of the draws
             chosen = torch.where(better, tried, chosen)
-            value = torch.where(better, fit.bound(q, of_value, narrow)[0], value)
+            if better.any():
+                value = torch.where(better, fit.bound(q, of_value, narrow)[0], value)
         total += float(value.sum())
     return total / epoch.n_rows
 

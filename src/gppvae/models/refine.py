@@ -16,8 +16,8 @@ from gppvae.models.objects import vector_covariance
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 
-STEPS = 8
-PAIRS = 8  # of antithetic draws
+STEPS = 6
+PAIRS = 4  # of antithetic draws
 LEAST_VAR = 1e-10
 
 
@@ -63,6 +63,11 @@ def normal_at(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Normal
     return Normal(mean, covariance_at(prior, weights, rows) + vector_covariance(prior, weights, rows))
 
 
+def typical(prior: LatentPrior, n: int) -> Normal:
+    """What is known of the latents of n samples whose rows are not: where those of the training rows are."""
+    return Normal(*(part.expand(n, *part.shape) for part in (prior.typical_mean, prior.typical_cov)))
+
+
 class RowFit:
     """The latents of the samples of a batch: the maximum of log p(y | z) + log p(z), and the curvature there.
 
@@ -92,10 +97,14 @@ class RowFit:
 
     def run(self, steps: int = STEPS) -> tuple[Tensor, Quadratic]:
         """The best latents (B, L), from the better of the encoder's and the prior's mean, and what is around them."""
-        encoded, predicted = self.quadratic(self.encoded.mean), self.quadratic(self.before.mean)
-        nearer = encoded.loss < predicted.loss
-        start = torch.where(nearer[:, None], self.encoded.mean, self.before.mean)
-        return levenberg_marquardt(self.quadratic, start, steps, encoded.where(nearer, predicted))
+        starts = self.encoded.mean, self.before.mean
+        nearer = self._loss(starts[0]) < self._loss(starts[1])
+        return levenberg_marquardt(self.quadratic, torch.where(nearer[:, None], *starts), steps)
+
+    def _loss(self, z: Tensor) -> Tensor:
+        """-log p(y, z) up to a constant, (B,)."""
+        shift = z - self.before.mean
+        return self.nll(z) + 0.5 * ((shift.unsqueeze(1) @ self.precision).squeeze(1) * shift).sum(1)
 
     def nll(self, z: Tensor) -> Tensor:
         """-log p(y | z) of the values, (B,)."""

@@ -161,11 +161,10 @@ class Remainders:
         """The one whose `to_json` and `tensors` these are."""
         found = cls()
         for name, own in saved["resembling"].items():
-            parts = [
+            of_deviations, of_errors = (
                 Sharing(float(own[part]["var"]), _three(own[part]["weights"])) for part in ("deviations", "errors")
-            ]
-            deviations, errors = parts
-            found.resembling[str(name)] = Resemblance(deviations, errors, float(own["directions"]))
+            )
+            found.resembling[str(name)] = Resemblance(of_deviations, of_errors, float(own["directions"]))
         for number, (column, name) in enumerate(saved["kept"]):
             own = Kept(**{part: tensors[f"{number}.{part}"] for part in Kept.__dataclass_fields__})
             k = len(own.features)

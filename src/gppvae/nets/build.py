@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from gppvae.nets.conv import ConvDecoder, ConvEncoder, scale_for_depth
 from gppvae.nets.masked import MaskedEncoder, with_mask
-from gppvae.nets.mlp import MLPDecoder, MLPEncoder
+from gppvae.nets.mlp import LinearPlusDecoder, LinearPlusEncoder, MLPDecoder, MLPEncoder
 from gppvae.nets.shuffle import ShuffleDecoder
 
-NETWORKS = ("auto", "conv", "wide", "faces", "mlp")
-WIDTHS = {"conv": 8, "wide": 32, "faces": 32, "mlp": 128}
+NETWORKS = ("auto", "image", "vector", "conv", "wide", "faces", "mlp")
+WIDTHS = {"image": 32, "vector": 128, "conv": 8, "wide": 32, "faces": 32, "mlp": 128}
+LEAST_SIDE = 8  # pixels on a side that three halvings need
+LARGEST_GRID = 16  # pixels on a side from which the image network up-samples
 
 
 def choose_network(name: str, shape: tuple[int, ...], width: int | None = None) -> tuple[str, int]:
@@ -21,7 +23,7 @@ def choose_network(name: str, shape: tuple[int, ...], width: int | None = None) 
     if name not in NETWORKS:
         raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}; auto chooses by the data")
     if name == "auto":
-        name = "conv" if len(shape) == 3 else "mlp"
+        name = "image" if len(shape) == 3 and min(shape[1:]) >= LEAST_SIDE else "vector"
     return name, width or WIDTHS[name]
 
 
@@ -37,11 +39,13 @@ def build_networks(
     """Encoder and decoder for samples of `shape`.
 
     Args:
-        name: "conv" is the paper's MNIST network, "wide" a stronger one that up-samples by pixel shuffling,
-            "faces" the paper's face network, "mlp" fully connected, "auto" conv for images and mlp for vectors.
+        name: "image" up-samples from a small grid by pixel shuffling and grows with the image; "vector" is linear
+            plus fully connected layers; "auto" is one of these. "conv" is the paper's MNIST network, "wide" a stronger
+            one, "faces" the paper's face network, "mlp" fully connected.
         shape: of one sample, (channels, height, width) or (values,).
         latent_dim: L.
-        width: channels (or hidden units) of every layer; by default 8 for conv, 32 for wide and faces, 128 for mlp.
+        width: channels (or hidden units) of every layer; by default 8 for conv, 32 for other images,
+            128 for vectors.
         numbers_per_value: k, numbers per value of a sample: the decoder returns (B, k, *shape), or (B, *shape) for one.
         generator: of the weights; torch's own when None.
         masked: whether the encoder also sees which values were observed.
@@ -54,6 +58,9 @@ def build_networks(
     if generator is not None:
         for network in (encoder, decoder):
             draw_weights(network, generator)
+    for network in (encoder, decoder):
+        if isinstance(network, (LinearPlusEncoder, LinearPlusDecoder)):
+            network.start_linear()
     if isinstance(encoder, ConvEncoder) and isinstance(decoder, ConvDecoder) and name == "faces":
         scale_for_depth(encoder.convolutions, generator)
         scale_for_depth(decoder.convolutions, generator)
@@ -66,16 +73,22 @@ def _made(
     name: str, shape: tuple[int, ...], out: tuple[int, ...], latent_dim: int, width: int, masked: bool
 ) -> tuple[nn.Module, nn.Module]:
     seen = with_mask(shape) if masked else shape
+    if name == "vector":
+        return LinearPlusEncoder(seen, latent_dim, (width, width)), LinearPlusDecoder(out, latent_dim, (width, width))
     if name == "mlp":
         return MLPEncoder(seen, latent_dim, (width, width)), MLPDecoder(out, latent_dim, (width, width))
     if len(shape) != 3:
         raise ValueError(
             f"the {name!r} network needs images (samples, channels, height, width), got samples of shape {shape}; "
-            "use network='mlp' for vectors"
+            "use network='vector' for vectors"
         )
     image, drawn = (seen[0], seen[1], seen[2]), (out[0], out[1], out[2])
-    if min(image[1:]) < 8:
-        raise ValueError(f"the {name!r} network needs images of 8 x 8 or more, got {image[1:]}; use network='mlp'")
+    if min(image[1:]) < LEAST_SIDE:
+        raise ValueError(f"the {name!r} network needs images of 8 x 8 or more, got {image[1:]}; use network='vector'")
+    if name == "image":
+        doublings = max(2, math.ceil(math.log2(max(image[1:]) / LARGEST_GRID)))
+        channels = (max(8, width // 2),) * (doublings - 2) + (width,) * 3
+        return ConvEncoder(image, latent_dim, channels), ShuffleDecoder(drawn, latent_dim, width, doublings)
     stages, convs = (5, 2) if name == "faces" else (3, 1)
     encoder = ConvEncoder(image, latent_dim, (width,) * stages, convs)
     if name == "wide":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import torch
 from torch import Tensor, nn
 
 
@@ -44,3 +45,57 @@ def _stack(widths: tuple[int, ...]) -> nn.Sequential:
         layers += [nn.ELU()] if number else []
         layers.append(nn.Linear(n_in, n_out))
     return nn.Sequential(*layers)
+
+
+class LinearPlusEncoder(nn.Module):
+    """A linear map plus fully connected layers, to the mean and log-variance of q(z).
+
+    It starts as the linear map: the last of the other layers is zero.
+
+    Args:
+        shape: of one sample; it is flattened.  latent_dim: L.  hidden: widths of the hidden layers.
+    """
+
+    def __init__(self, shape: tuple[int, ...], latent_dim: int, hidden: tuple[int, ...]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(math.prod(shape), 2 * latent_dim)
+        self.layers = _stack((math.prod(shape), *hidden, 2 * latent_dim))
+
+    def start_linear(self) -> None:
+        """Silence the layers beside the linear map."""
+        silence(self.layers)
+
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        flat = y.flatten(1)
+        mean, logvar = (self.linear(flat) + self.layers(flat)).chunk(2, dim=1)
+        return mean, logvar
+
+
+class LinearPlusDecoder(nn.Module):
+    """A linear map plus fully connected layers, from a latent to a vector; it starts as the linear map.
+
+    Args:
+        shape: of one sample.  latent_dim: L.  hidden: widths of the hidden layers.
+    """
+
+    def __init__(self, shape: tuple[int, ...], latent_dim: int, hidden: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+        self.linear = nn.Linear(latent_dim, math.prod(shape))
+        self.layers = _stack((latent_dim, *hidden, math.prod(shape)))
+
+    def start_linear(self) -> None:
+        """Silence the layers beside the linear map."""
+        silence(self.layers)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return (self.linear(z) + self.layers(z)).unflatten(1, self.shape)
+
+
+@torch.no_grad()
+def silence(layers: nn.Sequential) -> None:
+    """Zero the last layer, so that the others add nothing yet."""
+    last = layers[-1]
+    assert isinstance(last, nn.Linear)
+    last.weight.zero_()
+    last.bias.zero_()

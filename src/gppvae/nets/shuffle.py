@@ -9,29 +9,30 @@ from gppvae.nets.conv import ImageShape, channels_last, in_channels_last
 
 
 class ShuffleDecoder(nn.Module):
-    """Latent to image: dense to a quarter-size grid, convolution and shuffle to half, the same to full size.
+    """Latent to image: dense to a small grid, then a convolution and a shuffle per doubling; one more before the last.
 
     Args:
-        shape: (channels, height, width) of the images; sizes that are not multiples of 4 are cropped.
+        shape: (channels, height, width) of the images; sizes that are not multiples of the grid are cropped.
         latent_dim: L.
-        width: channels of every grid.
+        width: channels of the grid.
+        doublings: how often the grid doubles; from the third on, the large grids have half the channels each time.
     """
 
-    def __init__(self, shape: ImageShape, latent_dim: int, width: int = 32) -> None:
+    def __init__(self, shape: ImageShape, latent_dim: int, width: int = 32, doublings: int = 2) -> None:
         super().__init__()
         self.shape = shape
-        self.grid = (width, -(-shape[1] // 4), -(-shape[2] // 4))
+        grow = 2**doublings
+        self.grid = (width, -(-shape[1] // grow), -(-shape[2] // grow))
         self.dense = nn.Linear(latent_dim, width * self.grid[1] * self.grid[2])
-        self.convolutions = nn.Sequential(
-            nn.SiLU(),
-            nn.Conv2d(width, 4 * width, 3, padding=1),
-            nn.PixelShuffle(2),
-            nn.SiLU(),
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.SiLU(),
-            nn.Conv2d(width, 4 * shape[0], 3, padding=1),
-            nn.PixelShuffle(2),
-        )
+        channels = [width, width, *(max(8, width >> number) for number in range(1, doublings))]
+        layers: list[nn.Module] = []
+        for number in range(doublings - 1):
+            layers += [nn.SiLU(), nn.Conv2d(channels[number], 4 * channels[number + 1], 3, padding=1)]
+            layers.append(nn.PixelShuffle(2))
+        last = channels[doublings - 1]
+        layers += [nn.SiLU(), nn.Conv2d(last, last, 3, padding=1)]
+        layers += [nn.SiLU(), nn.Conv2d(last, 4 * shape[0], 3, padding=1), nn.PixelShuffle(2)]
+        self.convolutions = nn.Sequential(*layers)
         channels_last(self.convolutions)
 
     def forward(self, z: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from gppvae.data.rotated_digits import RotatedDigits
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.evaluation import mse_per_sample
 from gppvae.inference.phase import Phase
+from gppvae.paper.comparison.setup import recipe_facts
+from gppvae.paper.provenance import fit_record, over_seeds
 from gppvae.paper.rotated_mnist.data import VIEW, data_facts, load_split
 from gppvae.paper.rotated_mnist.recipes import global_recipe, setup
 from gppvae.report.record import read_results, write_results
@@ -118,18 +119,20 @@ def run(
     for variant, change in study.variants.items():
         folder = out / name / "".join(c if c.isalnum() else "-" for c in variant)
         if not (folder / "result.json").exists():
-            started = time.process_time()
             with one_thread():
-                errors = _errors(_recipe(study, change), folder, seed, digits, inner, progress)
-            write_results(folder / "result.json", errors | {"cpu_seconds": time.process_time() - started})
-        rows[variant] = read_results(folder / "result.json")
+                errors = _errors(variant_recipe(study, change), folder, seed, digits, inner, progress)
+            write_results(folder / "result.json", errors | {"fits": [fit_record(folder)]})
+        found = read_results(folder / "result.json")
+        rows[variant] = {"inner": found["inner"], "train": found["train"], "trained": over_seeds([found.get("fits")])}
+        rows[variant]["recipe"] = recipe_facts(variant_recipe(study, change))
     facts = {"study": name, "data": data_facts(digits), "inner_angle": study.inner_angle, "seed": seed}
     summary = {"experiment": "ablation", **facts, "variants": rows}
     write_results(results / f"ablation_{name}.json", summary)
     return summary
 
 
-def _recipe(study: Study, change: Change) -> dict[str, Any]:
+def variant_recipe(study: Study, change: Change) -> dict[str, Any]:
+    """Arguments of the estimator of one variant."""
     recipe = study.recipe()
     changed = change.get("phases", {})
     phases = [dataclasses.replace(phase, **changed.get(phase.name, {})) for phase in recipe["phases"]]

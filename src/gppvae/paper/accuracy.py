@@ -13,6 +13,8 @@ from gppvae.data.rotated_digits import RotatedDigits
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.evaluation import coverage, gaussian_nll, mse_per_sample, varying
 from gppvae.estimator.simple_answers import copy_nearest_view, mean_of_nearest_view
+from gppvae.paper.comparison.setup import recipe_facts
+from gppvae.paper.provenance import fit_record, over_seeds
 from gppvae.paper.rotated_mnist.data import OBJECT, PERIOD, VIEW, data_facts, load_split
 from gppvae.paper.rotated_mnist.recipes import global_recipe
 from gppvae.paper.statistics import mean_and_range
@@ -52,6 +54,8 @@ def run(
         "network": network,
         "data": data_facts(digits),
         "seeds": seeds,
+        "recipe": recipe_facts(global_recipe(network, epochs)),
+        "trained": over_seeds([row.get("fits") for row in rows]),
         "mse": mean_and_range([row["mse"] for row in rows]),
         "mse_averaged": mean_and_range([row["mse_averaged"] for row in rows]),
         "fit_seconds": mean_and_range([row["fit_seconds"] for row in rows]),
@@ -62,7 +66,7 @@ def run(
             for k, measures in rows[0]["new_objects"].items()
         },
         "mse_of_average": _average_of_models(network, seeds, digits, out),
-        "per_seed": rows,
+        "per_seed": [{name: value for name, value in row.items() if name != "fits"} for row in rows],
     }
     write_results(results / f"accuracy_{network}.json", summary)
     return summary
@@ -87,7 +91,7 @@ def _one_seed(
     return {
         "seed": seed,
         "fit_seconds": model.fit_seconds_,
-        "phases": [f"{phase.name}: {phase.epochs} epochs" for phase in recipe["phases"]],
+        "fits": [fit_record(folder)],
         **test_errors(model, digits),
         "new_objects": new_object_errors(model, digits, seed),
     }

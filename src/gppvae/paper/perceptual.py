@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gppvae.likelihoods import Gaussian, Likelihood, Perceptual
 from gppvae.likelihoods.features import FrozenFeatures
 from gppvae.paper.digit_classifier import DigitClassifier, train_classifier
 from gppvae.paper.mnist import first_of_each
+from gppvae.paper.provenance import fit_record, over_seeds
 from gppvae.paper.statistics import mean_and_range
 from gppvae.report.record import read_results, write_results
 from gppvae.training.checkpoint import read_tensors, write_tensors
@@ -94,7 +94,7 @@ def run(
         fits = Fits(recipe, classifier, out, progress)
         tried = _tried_weights(fits, digits)
         weight = choose(tried)
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"method": method, "seed": seed} | fits.result(folder_of(method, seed), w, seed, digits.train, digits.test)
             for method, w in ((PLAIN, 0.0), (FEATURES, weight))
             for seed in recipe.seeds
@@ -104,10 +104,11 @@ def run(
         "data": {"name": digits.name, "train": len(digits.train.table), "test": len(digits.test.table)},
         "recipe": recipe.facts(),
         "classifier_accuracy": accuracy,
-        "selection": tried,
+        "selection": [{name: value for name, value in row.items() if name != "fits"} for row in tried],
         "weight": weight,
         "methods": {method: _summary([row for row in rows if row["method"] == method]) for method in (PLAIN, FEATURES)},
-        "per_seed": rows,
+        "trained": over_seeds([row.get("fits") for row in rows]),
+        "per_seed": [{name: value for name, value in row.items() if name != "fits"} for row in rows],
     }
     write_results(results / f"{name}.json", summary)
     return summary
@@ -156,14 +157,13 @@ class Fits:
     def __init__(self, recipe: Recipe, classifier: DigitClassifier, out: Path, progress: bool) -> None:
         self.recipe, self.classifier, self.out, self.progress = recipe, classifier, out, progress
 
-    def result(self, name: str, weight: float, seed: int, train: ImageSet, asked: ImageSet) -> dict[str, float]:
+    def result(self, name: str, weight: float, seed: int, train: ImageSet, asked: ImageSet) -> dict[str, Any]:
         """Errors at rows that were not trained on, of the model with this weight of features."""
         record = self.out / name / "result.json"
         if not record.exists():
-            started = time.process_time()
             model = self._fitted(self.out / name, weight, seed, train)
-            seconds = time.process_time() - started
-            write_results(record, self._measures(model, asked) | {"cpu_seconds": seconds})
+            fit = fit_record(self.out / name)
+            write_results(record, self._measures(model, asked) | {"cpu_seconds": fit["cpu_seconds"], "fits": [fit]})
         return {key: value for key, value in read_results(record).items() if key != "about"}
 
     def _fitted(self, folder: Path, weight: float, seed: int, train: ImageSet) -> GPPVAE:

@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from gppvae.data.atomic import write_bytes
+from gppvae.paper.comparison.methods import NO_MODEL
+from gppvae.paper.comparison.setup import recipe_facts
+from gppvae.paper.faces import recipes as face_recipes
 from gppvae.paper.pages import accuracy_tables
 from gppvae.paper.pages import faces as face_page
 from gppvae.paper.pages import rotated_mnist as digit_page
 from gppvae.paper.pages.comparison import Words, mse_rows, mse_text
-from gppvae.paper.pages.perceptual import perceptual, perceptual_choice
+from gppvae.paper.pages.perceptual import perceptual, perceptual_choice, perceptual_refused
+from gppvae.paper.provenance import told, why_stale
+from gppvae.paper.rotated_mnist import recipes as digit_recipes
 from gppvae.report.page import DASH
 from gppvae.report.record import read_results
 
@@ -35,8 +40,9 @@ def rotated_mnist(results: Path, options: Mapping[str, str]) -> str:
     split, network = options.get("split", "paper"), options.get("network", "paper")
     content = _results(results, split, network)
     if content is None:
-        return _not_run(split, network)
-    return _comparison(content, digit_page.WORDS)
+        return f"Not run yet: `{_digits_command(split, network)}`."
+    refused = _digits_refused(content, network)
+    return _comparison(content, digit_page.WORDS, refused, _digits_command(split, network))
 
 
 def faces(results: Path, options: Mapping[str, str]) -> str:
@@ -45,26 +51,53 @@ def faces(results: Path, options: Mapping[str, str]) -> str:
     network = options.get("network", "paper")
     path = results / "_".join(["faces", data, split, *([network] if network != "paper" else [])])
     path = path.with_suffix(".json")
+    folder = " --data folder" if data == "faceplace" else ""
+    command = f"gppvae reproduce faces --split {split} --network {network}{folder}"
     if not path.is_file():
-        folder = " --data folder" if data == "faceplace" else ""
-        return f"Not run yet: `gppvae reproduce faces --split {split} --network {network}{folder}`."
+        return f"Not run yet: `{command}`."
     content = read_results(path)
     data_facts = content["data"]
     about = (
         f"{data_facts['name']}: {data_facts['train']} training and {data_facts['test']} test images of "
         f"{data_facts['size']} x {data_facts['size']} pixels, {data_facts['people']} people."
     )
-    return f"{about}\n\n{_comparison(content, face_page.WORDS)}"
+    recipe = face_recipes.global_recipe(photographs=data == "faceplace")
+    refused = refused_methods(content, face_recipes.setup(network).facts(), recipe_facts(recipe))
+    return f"{about}\n\n{_comparison(content, face_page.WORDS, refused, command)}"
 
 
-def _comparison(content: Mapping[str, Any], words: Words) -> str:
-    """Errors of every method, and the paired tests in words."""
+def refused_methods(content: Mapping[str, Any], setup: Any, recipe: Any) -> dict[str, str]:
+    """Why rows of a comparison are not shown, by method; simple answers without a model always are.
+
+    Args:
+        content: of the file.  setup: shared settings of the present recipe.  recipe: that of the global row.
+    """
+    found = {}
+    for name, method in content["methods"].items():
+        if name in NO_MODEL:
+            continue
+        own = (content.get("global_recipe"), recipe) if name == "global" else (content["setting"]["setup"], setup)
+        found[name] = why_stale(method.get("trained"), *own)
+    return {name: reason for name, reason in found.items() if reason}
+
+
+def _comparison(content: Mapping[str, Any], words: Words, refused: Mapping[str, str], command: str) -> str:
+    """Errors of the methods that may be shown, the paired tests in words, and what is not shown."""
+    labels = {content["methods"][name]["label"]: reason for name, reason in refused.items()}
+    methods = {name: method for name, method in content["methods"].items() if name not in refused}
+    pairs = {name: test for name, test in content["tests"].items() if not {*name.split(" against ")} & {*refused}}
+    table = markdown(*mse_rows({**content, "methods": methods}, words)) if methods else ""
+    tests = _tests_told(pairs)
+    return "\n\n".join(part for part in (table, tests, told(labels, command)) if part)
+
+
+def _tests_told(pairs: Mapping[str, Any]) -> str:
     tests = [
         f"{name}: paired t-test p = {test['average']['t_test_p']:.2g}, "
         f"Wilcoxon p = {test['average']['wilcoxon_p']:.2g} over images."
-        for name, test in content["tests"].items()
+        for name, test in pairs.items()
     ]
-    return markdown(*mse_rows(content, words)) + ("\n\n" + " ".join(tests) if tests else "")
+    return " ".join(tests)
 
 
 def rotated_mnist_overview(results: Path, options: Mapping[str, str]) -> str:
@@ -73,14 +106,21 @@ def rotated_mnist_overview(results: Path, options: Mapping[str, str]) -> str:
     found = {pair: _results(results, *pair) for pair in pairs}
     contents = {pair: content for pair, content in found.items() if content}
     if not contents:
-        return _not_run(*pairs[0])
+        return f"Not run yet: `{_digits_command(*pairs[0])}`."
+    refused = {pair: _digits_refused(content, pair[1]) for pair, content in contents.items()}
     labels = {name: method["label"] for content in contents.values() for name, method in content["methods"].items()}
     columns = ["method", "the paper", *(f"{split} split, {network} network" for split, network in contents)]
     rows = []
     for name, label in labels.items():
-        cells = [_mean_of(content, name) for content in contents.values()]
+        cells = ["not shown" if name in refused[pair] else _mean_of(contents[pair], name) for pair in contents]
         rows.append([label, digit_page.WORDS.paper(name), *cells])
-    return markdown(columns, [*rows, ["seeds", DASH, *(_n_seeds(content) for content in contents.values())]])
+    table = markdown(columns, [*rows, ["seeds", DASH, *(_n_seeds(content) for content in contents.values())]])
+    reasons = {
+        f"{split} split with {network} network": reason
+        for (split, network), found in refused.items()
+        for reason in sorted(set(found.values()))
+    }
+    return "\n\n".join(part for part in (table, told(reasons, "gppvae reproduce rotated-mnist ...")) if part)
 
 
 def _n_seeds(content: Mapping[str, Any]) -> str:
@@ -88,12 +128,12 @@ def _n_seeds(content: Mapping[str, Any]) -> str:
     return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
 
 
-def _written(make: Callable[[Path, Mapping[str, str]], accuracy_tables.ResultTable]) -> Make:
-    """The Markdown of a table of columns and rows; a table without rows says that nothing was run."""
+def _written(make: Callable[[Path, Mapping[str, str]], accuracy_tables.ResultTable], refused: Make) -> Make:
+    """The Markdown of a table of columns and rows, and what is not shown; without both, that nothing was run."""
 
     def text(results: Path, options: Mapping[str, str]) -> str:
-        columns, rows = make(results, options)
-        return markdown(columns, rows) if rows else "Not run yet."
+        (columns, rows), why = make(results, options), refused(results, options)
+        return "\n\n".join([markdown(columns, rows)] * bool(rows) + [why] * bool(why)) or "Not run yet."
 
     return text
 
@@ -102,15 +142,15 @@ TABLES: dict[str, Make] = {
     "rotated-mnist": rotated_mnist,
     "rotated-mnist-overview": rotated_mnist_overview,
     "faces": faces,
-    "accuracy": _written(accuracy_tables.accuracy),
-    "accuracy-overview": _written(accuracy_tables.accuracy_overview),
-    "peers": _written(accuracy_tables.peers),
-    "coverage": _written(accuracy_tables.coverage),
-    "new-objects": _written(accuracy_tables.new_objects),
-    "ablation": _written(accuracy_tables.ablation),
-    "time-to-accuracy": _written(accuracy_tables.time_to_accuracy),
-    "perceptual": _written(perceptual),
-    "perceptual-choice": _written(perceptual_choice),
+    "accuracy": _written(accuracy_tables.accuracy, accuracy_tables.accuracy_refused),
+    "accuracy-overview": _written(accuracy_tables.accuracy_overview, accuracy_tables.accuracy_refused),
+    "peers": _written(accuracy_tables.peers, accuracy_tables.peers_refused),
+    "coverage": _written(accuracy_tables.coverage, accuracy_tables.accuracy_refused),
+    "new-objects": _written(accuracy_tables.new_objects, accuracy_tables.accuracy_refused),
+    "ablation": _written(accuracy_tables.ablation, accuracy_tables.ablation_refused),
+    "time-to-accuracy": _written(accuracy_tables.time_to_accuracy, accuracy_tables.time_refused),
+    "perceptual": _written(perceptual, perceptual_refused),
+    "perceptual-choice": _written(perceptual_choice, perceptual_refused),
 }
 
 
@@ -165,8 +205,13 @@ def _results(results: Path, split: str, network: str) -> dict[str, Any] | None:
     return read_results(path) if path.is_file() else None
 
 
-def _not_run(split: str, network: str) -> str:
-    return f"Not run yet: `gppvae reproduce rotated-mnist --split {split} --network {network} --seeds 5`."
+def _digits_command(split: str, network: str) -> str:
+    return f"gppvae reproduce rotated-mnist --split {split} --network {network} --seeds 5"
+
+
+def _digits_refused(content: Mapping[str, Any], network: str) -> dict[str, str]:
+    recipe = recipe_facts(digit_recipes.global_recipe(network))
+    return refused_methods(content, digit_recipes.setup(network).facts(), recipe)
 
 
 def _mean_of(content: Mapping[str, Any], name: str) -> str:

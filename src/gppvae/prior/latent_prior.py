@@ -23,6 +23,7 @@ from gppvae.data.sizes import SIZE, code_sizes
 from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.base import Kernel, Leaf
 from gppvae.kernels.ids import IdLeaf
+from gppvae.kernels.not_applicable import fill_switched_off
 from gppvae.prior.arrowhead import arrowhead_nll
 from gppvae.prior.at_rows import RowFeatures, joined, over_whole
 from gppvae.prior.blocks import BlockFeatures, BlockLayout, NewIds, Places, block_column
@@ -260,7 +261,10 @@ class LatentPrior(nn.Module):
         Args:
             new_ids: accept ids that were not in the training set in columns whose ids have nothing but blocks of their
                 own: these have their prior. A line in the log tells which.
+
+        Numbers may be missing where every term that reads them is 0 (kernels/not_applicable.py).
         """
+        table = fill_switched_off([term for kernel in self.kernels for term in kernel.terms()], table)
         readers: dict[str, list[Leaf]] = {}
         for leaf in self.leaves():
             readers.setdefault(leaf.key, []).append(leaf)

@@ -371,6 +371,13 @@ class LatentPosterior:
         """What `from_tensors` needs to build it again."""
         return {f"{number}.{name}": x for number, part in enumerate(self.parts) for name, x in part.tensors().items()}
 
+    def as_stored(self) -> LatentPosterior:
+        """The same numbers in the order in memory that a file gives them back in.
+
+        Products of matrices in another order differ in their last digits, and a run that is continued must not.
+        """
+        return self.from_tensors({name: value.contiguous() for name, value in self.tensors().items()})
+
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> LatentPosterior:
         """The posterior whose `tensors()` these are."""

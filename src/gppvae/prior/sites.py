@@ -191,7 +191,7 @@ def from_precisions(mean: Tensor, basis: Tensor, precisions: Precisions) -> Rota
     if not isinstance(precisions, Tensor):
         factors = tuple(each.matrix.factor() for each in precisions)
         return RotatedBlocks(mean, basis.contiguous(), factors, precisions[0].places)
-    L_P = torch.linalg.cholesky(precisions)
+    L_P = steady_cholesky(precisions)
     eye = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
     roots = torch.linalg.solve_triangular(L_P.transpose(1, 2), eye.expand_as(L_P), upper=True)
     return RotatedCovariance(
@@ -199,12 +199,27 @@ def from_precisions(mean: Tensor, basis: Tensor, precisions: Precisions) -> Rota
     )
 
 
+def steady_cholesky(precisions: Tensor) -> Tensor:
+    """Cholesky factors of (R, H, H); where rounding makes one fail, all get as little more precision as helps.
+
+    Precisions of rows may differ by more digits than float64 has; a smaller variance of what is known best is harmless.
+    """
+    size = precisions.diagonal(dim1=1, dim2=2).amax(1)[:, None]  # (R, 1)
+    for jitter in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
+        factor, failed = torch.linalg.cholesky_ex(
+            precisions + torch.diag_embed(jitter * size.expand(precisions.shape[:2]))
+        )
+        if not failed.any():
+            return factor
+    return torch.linalg.cholesky(precisions)  # raises with a reason
+
+
 def precisions_of(part: WeightPosterior) -> Precisions:
     """Precision matrices along the directions of a q(B) that was made from sites."""
     if isinstance(part, RotatedBlocks):
         return [PlacedArrowhead(C.matrix(), part.places) for C in part.factors]
     if not isinstance(part, RotatedCovariance):
-        raise TypeError(f"expected a q(B) made from sites, got {type(part).__name__}")
+        raise ValueError("expected variances measured at the end of a fit, got none; fit again to update this model")
     eye = torch.eye(part.roots.shape[1], dtype=part.roots.dtype, device=part.roots.device)
     inverse = torch.linalg.solve_triangular(part.roots, eye.expand_as(part.roots), upper=True)
     return inverse.transpose(1, 2) @ inverse

@@ -98,7 +98,10 @@ class BlockStatistics(Statistics):
         if other.own is not None:
             own = times * other.own if own is None else own.add(other.own, alpha=times)
         parts = self.parts + tuple((blocks, times * part) for blocks, part in other.parts)
-        return replace(self, outer=outer, sums=sums, own=own, parts=parts)
+        found = replace(self, outer=outer, sums=sums, own=own, parts=parts)
+        if own is not None and own is self.own:  # computed once for all that is added to the same sums
+            found.__dict__["eliminated"] = self.eliminated
+        return found
 
     def dot(self, other: Statistics) -> Tensor:
         assert isinstance(other, BlockStatistics) and self.own is not None and not self.parts

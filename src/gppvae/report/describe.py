@@ -49,7 +49,8 @@ def read_saved(path: Path) -> Saved:
         raise ValueError(f"{path} holds a run that is not finished; run the same fit again to continue it")
     meta = read_header(file)
     with checked_content(file):
-        words = meta.get("described", {"kernel": "none", "learned": [], "columns": []})
+        no_kernel: dict[str, Any] = {"kernel": "none", "learned": [], "columns": []}
+        words = no_kernel if meta["kind"] == "vae" else meta["described"]
         pairs = {name: [(str(key), str(value)) for key, value in words[name]] for name in ("learned", "columns")}
         return Saved(
             str(meta["kind"]), tuple(meta["shape"]), meta["names"], str(words["kernel"]), pairs["learned"],
@@ -84,7 +85,7 @@ def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, 
     ends: dict[str, tuple[str, dict[str, float]]] = {}
     for row in history:
         values = ends.get(row["phase"], ("", {}))[1]
-        new = {name: float(row[name]) for name in row if name not in ("phase", "epoch", "seconds")}
+        new = {name: float(row[name]) for name in row if name not in ("phase", "epoch", "seconds", "cpu_seconds")}
         ends[row["phase"]] = (f"epoch {row['epoch']}", values | new)
     return [(phase, epoch, values) for phase, (epoch, values) in ends.items()]
 

@@ -15,12 +15,17 @@ from gppvae.training.folder import provenance
 _NUMBERS = re.compile(r"\[\s+((?:-?[\d.eE+-]+|null)(?:,\s+(?:-?[\d.eE+-]+|null))*)\s+\]")
 
 
-def write_results(path: str | os.PathLike[str], content: dict[str, Any]) -> Path:
-    """Write results with versions, commit, machine and time of writing; lists of numbers take one line each."""
+def write_results(path: str | os.PathLike[str], content: dict[str, Any], about: dict[str, Any] | None = None) -> Path:
+    """Write results with versions, commit, machine and time of writing; lists of numbers take one line each.
+
+    Args:
+        path: of the file.  content: the results.
+        about: `provenance()` of the code that gave them, where it was asked for when the work began.
+    """
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    text = json.dumps(content | {"about": provenance() | {"written": now}}, indent=1, allow_nan=False)
+    text = json.dumps(content | {"about": (about or provenance()) | {"written": now}}, indent=1, allow_nan=False)
     flat = _NUMBERS.sub(lambda found: "[" + re.sub(r",\s+", ", ", found.group(1)) + "]", text)
     write_bytes(file, (flat + "\n").encode())
     return file

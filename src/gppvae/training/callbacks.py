@@ -12,6 +12,18 @@ class Callback:
     """Told by `fit(callbacks=[...])` how training goes; override what you need. Only the first process calls it.
 
     What a callback raises ends the training as Ctrl-C does: the state after the last whole epoch is in the run folder.
+
+    Example:
+        >>> from gppvae import Callback
+        >>> class Losses(Callback):
+        ...     def __init__(self):
+        ...         self.seen = []
+        ...     def on_epoch(self, phase, step, metrics):
+        ...         self.seen.append(metrics["loss"])
+        >>> losses = Losses()  # then fit(..., callbacks=[losses])
+        >>> losses.on_epoch("global", 1, {"loss": 2.5})
+        >>> losses.seen
+        [2.5]
     """
 
     def on_start(self, settings: dict[str, Any]) -> None:
@@ -38,6 +50,11 @@ class LogMetrics(Callback):
 
     Args:
         log: called as log(metrics, step=step), with names such as "global/loss".
+
+    Example:
+        >>> from gppvae import LogMetrics
+        >>> LogMetrics(lambda metrics, step: print(step, metrics)).on_epoch("global", 1, {"loss": 2.5})
+        1 {'global/loss': 2.5}
     """
 
     def __init__(self, log: Callable[..., Any]) -> None:

@@ -26,6 +26,8 @@ from gppvae.training.lock import FolderLock
 # Of a configuration: arguments as given, what is trained, classes of the user's own, checksums of the data.
 SECTIONS = {"given", "trained", "own", "data"}
 
+NO_CODE = ("results", "docs", "*.md")  # what a run may have written, or pages; no number depends on them
+
 log = logging.getLogger("gppvae")
 
 
@@ -98,15 +100,16 @@ class RunFolder:
         return (self.path / CHECKPOINT).exists()
 
     def _check_same(self, existing: dict[str, Any], config: dict[str, Any]) -> None:
-        old, new = _flat(existing["settings"]), _flat(json.loads(json.dumps(config)))
-        changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-        if changed:
-            key = changed[0]
-            raise ValueError(
-                f"{self.path} holds an unfinished run with other settings "
-                f"({shortened(key)} was {shortened(repr(old.get(key)))}, now {shortened(repr(new.get(key)))}); "
-                "use the same settings to continue it, or another folder"
-            )
+        old, new = existing["settings"], json.loads(json.dumps(config))
+        for section in config:  # what was given comes first; a file changed by hand may differ in what is trained alone
+            for key in sorted(old[section].keys() | new[section].keys()):
+                before, now = old[section].get(key), new[section].get(key)
+                if before != now:
+                    raise ValueError(
+                        f"{self.path} holds an unfinished run with other settings "
+                        f"({shortened(key)} was {shortened(repr(before))}, now {shortened(repr(now))}); "
+                        "use the same settings to continue it, or another folder"
+                    )
 
     def save_checkpoint(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         if self.world.first:
@@ -162,16 +165,12 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return content
 
 
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """Sections of a configuration as one: each setting by its own name, the first section that has it."""
-    found: dict[str, Any] = {}
-    for section in config.values():
-        found = section | found
-    return found
-
-
 def provenance() -> dict[str, Any]:
-    """Versions, commit and machine of this run, for the record."""
+    """Versions, commit and machine of this run, for the record.
+
+    `clean` says whether the code is that of the commit: results and pages may have changed, nothing else. It is None
+    outside a repository.
+    """
     packages = ("gppvae", "torch", "gpytorch", "numpy", "scipy", "pandas")
     versions = {}
     for package in packages:
@@ -179,20 +178,22 @@ def provenance() -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--", ":/", *(f":(top,exclude){name}" for name in NO_CODE))
     return {
         "python": sys.version.split()[0],
         "versions": versions,
-        "commit": _commit(),
+        "commit": commit or "unknown",
+        "clean": None if commit is None or changed is None else not changed,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
     }
 
 
-def _commit() -> str:
+def _git(*words: str) -> str | None:
+    """What git says about the repository of this file; None if it is in none."""
     here = Path(__file__).resolve().parent
     try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, timeout=10
-        )
-    except OSError:
-        return "unknown"
-    return answer.stdout.strip() if answer.returncode == 0 else "unknown"
+        answer = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ MAX_BAD_SHARE = 0.1  # of the steps of a phase, where these are more
 Validate = Callable[[Inference, Epoch], dict[str, float]]
 # Predictions at a few training rows, given q(B); None where the model cannot predict yet.
 Answers = Callable[[LatentPosterior | None], Iterable[Tensor] | None]
+# What q(B) is worth at rows held out, as JSON values.
+Measure = Callable[[LatentPosterior], dict[str, Any]]
 
 log = logging.getLogger("gppvae")
 
@@ -45,15 +47,35 @@ class Settings:
 
     Attributes:
         seed: of order and noise.  patience: validations without improvement before a phase stops (None: never).
+        tolerance: share by which the error must exceed its least to count as no improvement; where it is not zero, a
+            phase that is not stopped keeps its end, not the parameters of the least error.
         validate_every: epochs between validations.  checkpoint_seconds: least time between checkpoints.
         progress: show progress.
     """
 
     seed: int = 0
     patience: int | None = None
+    tolerance: float = 0.0
     validate_every: int = 1
     checkpoint_seconds: float = 30.0
     progress: bool = True
+
+
+class Seconds(NamedTuple):
+    """Wall time, and processor time of this process, all its threads together."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> Seconds:
+        return cls(time.monotonic(), time.process_time())
+
+    def __add__(self, other: tuple[Any, ...]) -> Seconds:
+        return Seconds(self.wall + other[0], self.cpu + other[1])
+
+    def __sub__(self, other: Seconds) -> Seconds:
+        return Seconds(self.wall - other.wall, self.cpu - other.cpu)
 
 
 class Trainer:
@@ -65,6 +87,8 @@ class Trainer:
         validate: called with the current inference; the first value it returns is the one to lower.
         answers: what the model says at a few training rows; a phase whose answers are not finite is not finished.
         told: hears of every epoch.
+        kept: the rows without those held out, for phases that leave them out.
+        measure: called at the end of such a phase; `measured` is what it returned.
     """
 
     def __init__(
@@ -77,15 +101,19 @@ class Trainer:
         validate: Validate | None = None,
         answers: Answers | None = None,
         told: Callback | None = None,
+        kept: Epoch | None = None,
+        measure: Measure | None = None,
     ) -> None:
+        self.kept, self.measure = kept, measure
+        self.measured: dict[str, Any] | None = None
         self.model, self.phases, self.data, self.settings = model, phases, data, settings
         self.folder, self.validate, self.answers, self.told = folder, validate, answers, told
         self.world = data.world
         self.history: list[dict[str, Any]] = []
         self.weights: LatentPosterior | None = None
         self.skipped_steps = 0
-        self._seconds_before = 0.0
-        self._started = time.monotonic()
+        self._before_stop = Seconds(0.0, 0.0)  # of the processes that this one goes on from
+        self._started = Seconds.now()
         self._saved = time.monotonic()
         self._last: tuple[dict[str, Tensor], dict[str, Any]] | None = None  # since the checkpoint that was written
         self._phase: PhaseRun
@@ -96,13 +124,17 @@ class Trainer:
 
         Whatever ends the training early (Ctrl-C too), the state after the last whole epoch is written first.
         """
+        self._beginning = self._state_dict() if any(phase.restart for phase in self.phases) else {}
         tensors, meta = self._resumed() if resume and self.folder else ({}, {})
         if self.folder and not resume:
             self.folder.keep_metrics(0)
         first = int(meta.get("phase", 0))
-        bars = [(p.name, p.epochs, self.data.n_batches * p.kind.sweeps) for p in self.phases]
+        bars = [(p.name, p.epochs, self.rows_of(p).n_batches * p.kind.sweeps) for p in self.phases]
         with Progress(bars, self.settings.progress and self.world.first) as progress:
             for number in range(first, len(self.phases)):
+                if self.phases[number].restart and not (number == first and meta.get("epoch")):
+                    self.model.load_state_dict(self._beginning)
+                    self.weights = None
                 self._before = self._state_dict(), self.weights
                 self._phase = PhaseRun(self, number, progress)
                 try:
@@ -114,6 +146,10 @@ class Trainer:
         if self.skipped_steps and self.world.first:
             log.warning("%d steps were left out because a gradient was not finite", self.skipped_steps)
 
+    def rows_of(self, phase: Phase) -> Epoch:
+        """The rows that a phase trains on, in their own order."""
+        return self.kept if phase.held_out and self.kept is not None else self.data
+
     def _resumed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         assert self.folder is not None
         tensors, meta = self.folder.load_checkpoint()
@@ -122,14 +158,20 @@ class Trainer:
             own = self.model.state_dict()
             check_finite(tensors, with_prefix("model", own) | with_prefix("best.model", own))
             self.history = self.folder.keep_metrics(meta["metrics"])
-            self._seconds_before, self.skipped_steps = float(meta["seconds"]), meta["skipped"]
+            self._before_stop, self.skipped_steps = Seconds(meta["seconds"], meta["cpu_seconds"]), meta["skipped"]
             self.model.load_state_dict(under("model", tensors))
-            carried = under("carried", tensors)
+            self.measured = meta["measured"]
+            carried = {name: value.to(self.model.prior.device) for name, value in under("carried", tensors).items()}
             self.weights = LatentPosterior.from_tensors(carried) if carried else None
         return tensors, meta
 
     def seconds(self) -> float:
-        return self._seconds_before + time.monotonic() - self._started
+        """Wall time of the training so far."""
+        return self.times().wall
+
+    def times(self) -> Seconds:
+        """Wall time and processor time of the training so far, stopped runs that it goes on from included."""
+        return self._before_stop + (Seconds.now() - self._started)
 
     def log(self, row: dict[str, Any]) -> None:
         self.history.append(row)
@@ -151,8 +193,9 @@ class Trainer:
         tensors = with_prefix("model", self._state_dict()) | {name: value.clone() for name, value in state.items()}
         if self.weights is not None:
             tensors |= with_prefix("carried", self.weights.tensors())
-        counts = {"metrics": len(self.history), "seconds": self.seconds(), "skipped": self.skipped_steps}
-        self._last = tensors, meta | counts
+        times = self.times()
+        counts = {"metrics": len(self.history), "skipped": self.skipped_steps, "measured": self.measured}
+        self._last = tensors, meta | counts | {"seconds": times.wall, "cpu_seconds": times.cpu}
         if due or time.monotonic() - self._saved >= self.settings.checkpoint_seconds:
             self._write(self._last)
 
@@ -200,6 +243,7 @@ class PhaseRun:
     def __init__(self, trainer: Trainer, number: int, progress: Progress) -> None:
         self.trainer, self.number, self.progress = trainer, number, progress
         self.phase = trainer.phases[number]
+        self.data = trainer.rows_of(self.phase)
         model, seed = trainer.model, derive_seed(trainer.settings.seed, number)
         self.inference = make_inference(self.phase, model, seed).to(model.prior.device)
         groups = parameter_groups(model, self.inference)
@@ -231,11 +275,11 @@ class PhaseRun:
         # All start from the same numbers even where machines draw or restore them differently.
         trainer.world.broadcast_([*trainer.model.state_dict().values(), *self.inference.state_dict().values()])
         self.progress.phase(self.number, first)
-        self.inference.start(replace(trainer.data, seed=None), trainer.weights)
+        self.inference.start(replace(self.data, seed=None), trainer.weights)
         done = first
         while done < phase.epochs and not self._out_of_patience():
             seed = derive_seed(trainer.settings.seed, self.number, done)
-            epoch = replace(trainer.data, seed=seed, tick=self.progress.tick)
+            epoch = replace(self.data, seed=seed, tick=self.progress.tick)
             with self._with_tensors_of_others() if saved and done == first else contextlib.nullcontext():
                 self._epoch(epoch, done)
             done += 1
@@ -277,7 +321,7 @@ class PhaseRun:
         for parameter, value in zip(self.parameters, parameters, strict=True):
             parameter.copy_(value)
         self._train_all_again()
-        weights = self.inference.weights(replace(self.trainer.data, seed=None))
+        weights = self.inference.weights(replace(self.data, seed=None))
         return weights if weights is not None else self.trainer.weights
 
     def _epoch(self, epoch: Epoch, done: int) -> None:
@@ -292,11 +336,13 @@ class PhaseRun:
             for name, value in values.items():
                 sums[name] = sums[name] + value if name in sums else value
         self.trainer.model.eval()
-        row = {"phase": self.phase.name, "epoch": done + 1, "seconds": round(self.trainer.seconds(), 3)}
+        times = self.trainer.times()
+        row = {"phase": self.phase.name, "epoch": done + 1}
+        row |= {"seconds": round(times.wall, 3), "cpu_seconds": round(times.cpu, 3)}
         logged = {name: float(value) / max(seen, 1) for name, value in sums.items()}
         logged["loss"] = sum(logged.values())
         shown = {"loss": logged["loss"]}
-        if self.trainer.validate and ((done + 1) % self.trainer.settings.validate_every == 0):
+        if self._judged and ((done + 1) % self.trainer.settings.validate_every == 0):
             validated = self._validate()
             logged |= validated
             shown |= validated
@@ -360,17 +406,22 @@ class PhaseRun:
         assert self.trainer.validate is not None
         if self.average:
             self.average.swap()
-        values = self.trainer.validate(self.inference, replace(self.trainer.data, seed=None))
+        values = self.trainer.validate(self.inference, replace(self.data, seed=None))
         criterion = next(iter(values.values()), None)
         if criterion is not None and self.trainer.settings.patience is not None:
             if criterion < self.best:
                 self.best, self.stale = criterion, 0
                 self.best_state = {name: tensor.clone() for name, tensor in self._learned().items()}
-            else:
+            elif criterion > (1.0 + self.trainer.settings.tolerance) * self.best:
                 self.stale += 1
         if self.average:
             self.average.swap()
         return values
+
+    @property
+    def _judged(self) -> bool:
+        """Whether this phase can be validated: rows held out of others are training rows here."""
+        return self.trainer.validate is not None and (self.phase.held_out or self.trainer.kept is None)
 
     def _out_of_patience(self) -> bool:
         patience = self.trainer.settings.patience
@@ -382,15 +433,17 @@ class PhaseRun:
             raise TrainingError(self._stop_message(f"{self.bad_steps} of {self.steps} gradients were not finite"))
         if self.average:
             self.average.swap()
-        if self.best_state:
+        if self.best_state and (self.trainer.settings.tolerance == 0.0 or self._out_of_patience()):
             self.trainer.model.load_state_dict(under("model", self.best_state))
             self.inference.load_state_dict(under("inference", self.best_state))
-        weights = self.inference.weights(replace(self.trainer.data, seed=None))
+        weights = self.inference.weights(replace(self.data, seed=None))
         weights = weights if weights is not None else self.trainer.weights
         if self.trainer.answers_are_finite(weights) is False:
             raise TrainingError(self._stop_message("predictions at training rows were not finite at its end"))
-        self.trainer.weights = weights
+        self.trainer.weights = None if weights is None else weights.as_stored()
         self._train_all_again()
+        if self.phase.held_out and self.trainer.measure is not None and self.trainer.weights is not None:
+            self.trainer.measured = self.trainer.measure(self.trainer.weights)
         meta = {"phase": self.number + 1, "epoch": 0, "best": math.inf, "stale": 0, "steps": 0, "bad_steps": 0}
         self.trainer.checkpoint({}, meta, due=True)
 
@@ -467,7 +520,10 @@ def _check_numbers(meta: dict[str, Any], n_phases: int) -> None:
         value, most = meta[name], n_phases if name == "phase" else math.inf
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
             raise ValueError(f"{name} is {value!r}")
-    if not (isinstance(meta["seconds"], float) and 0.0 <= meta["seconds"] < math.inf):
-        raise ValueError(f"seconds is {meta['seconds']!r}")
+    for name in ("seconds", "cpu_seconds"):
+        if not (isinstance(meta[name], float) and 0.0 <= meta[name] < math.inf):
+            raise ValueError(f"{name} is {meta[name]!r}")
+    if meta["measured"] is not None and not isinstance(meta["measured"], dict):
+        raise ValueError(f"measured is {meta['measured']!r:.80}")
     if not isinstance(meta["best"], float) or math.isnan(meta["best"]):
         raise ValueError(f"best is {meta['best']!r}")

@@ -34,8 +34,8 @@ FIGURES = (
 def tiny_setup() -> FaceSetup:
     return FaceSetup(
         "faces", "faces", 6, "Learned(object, 3) * FreeForm(pose)", select_epochs=1, warmup_epochs=1, epochs=2,
-        gp_steps=2, dis_gp_steps=3, exact_steps=1, global_epochs=1, grid=(0.01, 0.04), batch_size=16, n_draws=2,
-        validate_every=1,
+        gp_steps=2, dis_gp_steps=3, exact_steps=1, global_epochs=1, grid=(0.01, 0.04), most_values=3,
+        batch_size=16, n_draws=2, validate_every=1,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ class Answer:
         mean: images decoded from the mean latent, in the shape of the test images.
         averaged: images averaged over draws of the latent; None for methods without a latent.
         seconds: wall time of all training it needed.  epochs: (or steps) of each phase.  note: for the table.
-        arrays: more for the figures.  learned: what the kernel says, in numbers.
+        arrays: more for the figures.  learned: what the kernel says, in numbers.  fits: folders of all its training.
     """
 
     mean: np.ndarray
@@ -34,6 +35,7 @@ class Answer:
     note: str = ""
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     learned: dict[str, float] = field(default_factory=dict)
+    fits: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,10 +135,11 @@ METHODS: dict[str, tuple[str, Run]] = {
     "livae-opt": ("LIVAE-opt", livae_opt),
     "vae": ("VAE reconstruction", vae_floor),
     "mean-image": ("mean image", mean_of_images),
-    "mean-view": ("mean image of the view", mean_of_view),
+    "mean-view": ("mean image of the nearest view", mean_of_view),
     "nearest-view": ("nearest view copied", nearest_view),
 }
-OWN_VALUES = frozenset({"global", "mean-image", "mean-view", "nearest-view"})  # they need no chosen pixel variance
+NO_MODEL = frozenset({"mean-image", "mean-view", "nearest-view"})
+OWN_VALUES = NO_MODEL | {"global"}  # they need no chosen pixel variance
 
 
 def averaged(
@@ -166,12 +169,13 @@ def _gp_answer(work: Workshop, model: GPPVAE, start: VAE | None, note: str, with
         note=note,
         arrays=arrays,
         learned=learned,
+        fits=(*_vae_fits(work, start), work.folders[model]),
     )
 
 
 def _cvae(work: Workshop, seed: int, pixel_var: float) -> Answer:
     setup, task = work.setup, work.task
-    model = work.cvae(seed, pixel_var, setup.warmup_epochs + setup.epochs)
+    model = work.cvae(seed, pixel_var, setup.cvae_epochs or setup.warmup_epochs + setup.epochs)
     mean, var = cvae_latents(model, task, task.shown, task.test)
 
     def decode(z: np.ndarray) -> np.ndarray:
@@ -179,7 +183,8 @@ def _cvae(work: Workshop, seed: int, pixel_var: float) -> Answer:
 
     drawn = averaged(decode, mean, var, setup.n_draws, seed)
     epochs = _phase_lengths(model.history_)
-    return Answer(decode(mean), drawn, seconds_of(model), epochs, f"pixel variance {pixel_var:g}")
+    note, fits = f"pixel variance {pixel_var:g}", (work.folders[model],)
+    return Answer(decode(mean), drawn, seconds_of(model), epochs, note, fits=fits)
 
 
 def _livae(work: Workshop, seed: int, pixel_var: float) -> Answer:
@@ -196,7 +201,8 @@ def _vae_answer(
 
     drawn = averaged(decode, *latents, work.setup.n_draws, seed)
     seconds = _shared_seconds(work, model)
-    return Answer(decode(latents[0]), drawn, seconds, _vae_lengths(work, model), note, arrays)
+    lengths, fits = _vae_lengths(work, model), _vae_fits(work, model)
+    return Answer(decode(latents[0]), drawn, seconds, lengths, note, arrays, fits=fits)
 
 
 def _no_model(work: Workshop, images: np.ndarray) -> Answer:
@@ -216,6 +222,14 @@ def _shared_seconds(work: Workshop, model: VAE | None) -> float:
     if model.encoder is None:
         return seconds_of(model)
     return seconds_of(model) + seconds_of(work.warmup(model.seed, model.pixel_var or 0.0))
+
+
+def _vae_fits(work: Workshop, model: VAE | None) -> tuple[Path, ...]:
+    """Folders of a VAE and of the warm-up it went on from."""
+    if model is None:
+        return ()
+    before = () if model.encoder is None else (work.folders[work.warmup(model.seed, model.pixel_var or 0.0)],)
+    return (*before, work.folders[model])
 
 
 def _phase_lengths(history: list[dict[str, Any]]) -> dict[str, int]:

@@ -12,11 +12,13 @@ import numpy as np
 
 from gppvae.data.atomic import write_bytes
 from gppvae.estimator.evaluation import mse_per_sample
+from gppvae.paper import provenance
 from gppvae.paper.comparison.methods import METHODS, OWN_VALUES, Answer, Values
 from gppvae.paper.comparison.setup import Setup, recipe_facts, recipe_key
 from gppvae.paper.comparison.task import Task
 from gppvae.paper.comparison.tradeoff import select_cvae, select_livae, select_shared
 from gppvae.paper.comparison.workshop import Workshop
+from gppvae.paper.provenance import fit_record
 from gppvae.paper.statistics import over_seeds, paired_over_seeds
 from gppvae.report.record import read_results, rounded, write_results
 from gppvae.training.checkpoint import write_json
@@ -142,17 +144,16 @@ def _values(work: Workshop, plan: Plan, say: Say) -> Values:
         return Values(fixed, fixed, fixed)
     path = work.folder / SELECTION
     n_pixels = int(np.prod(work.task.image_shape))
-    kept = _read(path) or {
-        "grid": list(plan.setup.grid),
-        "lambda": [plan.setup.trade_off(v, n_pixels) for v in plan.setup.grid],
-    }
+    kept = _read(path) or {}
     wanted = {"shared"} | {name.removesuffix("-opt") for name in plan.methods if name.endswith("-opt")}
     for name, (label, select) in SELECTED.items():
         if name in wanted and name not in kept:
-            say(f"trade-off: {label} at {len(plan.setup.grid)} values: running")
+            say(f"trade-off: {label} at {len(plan.setup.grid)} values or more: running")
             kept[name] = select(work).facts()
+            kept[name]["lambda"] = [plan.setup.trade_off(value, n_pixels) for value in kept[name]["grid"]]
             write_json(path, kept)
-            say(f"trade-off: {label}: pixel variance {kept[name]['chosen']:g} chosen on validation")
+            edge = "" if kept[name]["inside"] else f", at the edge of {len(kept[name]['grid'])} values"
+            say(f"trade-off: {label}: pixel variance {kept[name]['chosen']:g} chosen on validation{edge}")
     shared = kept["shared"]["chosen"]
     return Values(shared, *(kept.get(name, kept["shared"])["chosen"] for name in ("cvae", "livae")))
 
@@ -182,6 +183,7 @@ def _keep(folder: Path, seed: int, name: str, version: str, answer: Answer, task
         "note": answer.note,
         "mean_decoded": rounded(errors),
         "sample_averaged": None if answer.averaged is None else rounded(mse_per_sample(truth, answer.averaged)),
+        "fits": [fit_record(folder) for folder in answer.fits],
     }
     write_json(path, record | ({"learned": answer.learned} if answer.learned else {}))
     return errors
@@ -197,6 +199,7 @@ def _over_seeds(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "note": records[0]["note"],
         "epochs": records[0]["epochs"],
         "seconds": [record["seconds"] for record in records],
+        "trained": provenance.over_seeds([record.get("fits") for record in records]),
         **summary,
         "per_image": per_image,
     } | ({"learned": [record["learned"] for record in records]} if all("learned" in r for r in records) else {})

@@ -24,7 +24,9 @@ class Setup:
         warmup_epochs: of the VAE that joint and exact start from.  epochs: that follow, also for VAE and CVAE.
         gp_steps: GP only, before joint training.  dis_gp_steps: GP only, of dis.  exact_steps: of the exact row.
         global_epochs: of the global row; its recipe's own when None.
-        grid: pixel variances tried.  pixel_var: used when nothing is selected (`--quick`).
+        grid: pixel variances tried first, in rising order; it is widened where the best lies at an edge, to at most
+            `most_values`.  pixel_var: used when nothing is selected (`--quick`).
+        cvae_epochs: of the CVAE; as long as GPPVAE-joint with its warm-up when None.
         alpha: latent noise variance to start from.
         network_rate: learning rate of the networks.  prior_rate: of kernel and noise in the joint phase.
         batch_size: B.  average: decay of the running average of the weights that every method ends with.
@@ -43,6 +45,8 @@ class Setup:
     exact_steps: int
     global_epochs: int | None
     grid: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04, 0.08)
+    most_values: int = 14
+    cvae_epochs: int | None = None
     pixel_var: float = 0.02
     alpha: float = 1.0
     network_rate: float = 1e-3

@@ -2,13 +2,14 @@
 
 One parameter decides it: the pixel variance sigma_y^2, or lambda = 2 L sigma_y^2 / K. All methods share the value
 at which a plain VAE has the highest validation bound; CVAE-opt and LIVAE-opt take the value at which they predict
-what is asked about validation data best.
+what is asked about validation data best. A grid whose best value lies at its edge is widened there, so that no method
+loses by the range that was tried.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,16 +33,24 @@ class Choice:
     """A curve over the grid and the value it chose.
 
     Attributes:
-        values: validation bound (nats per image) or validation error at every pixel variance of the grid.
+        grid: pixel variances that were tried, in order.
+        values: validation bound (nats per image) or validation error at each.
         errors: standard errors of these over images.  chosen: pixel variance.
     """
 
+    grid: list[float]
     values: list[float]
     errors: list[float]
     chosen: float
 
+    @property
+    def inside(self) -> bool:
+        """Whether values on both sides of the chosen one were tried."""
+        return self.chosen not in (self.grid[0], self.grid[-1])
+
     def facts(self) -> dict[str, Any]:
-        return {"values": self.values, "standard_errors": self.errors, "chosen": self.chosen}
+        found = {"grid": self.grid, "values": self.values, "standard_errors": self.errors}
+        return found | {"chosen": self.chosen, "inside": self.inside}
 
 
 def validation_bounds(model: VAE, images: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -110,7 +119,25 @@ def select_cvae(work: Workshop) -> Choice:
 
 
 def _choose(work: Workshop, per_image: Callable[[float], np.ndarray], highest: bool) -> Choice:
-    scores = [per_image(value) for value in work.setup.grid]
-    means = [float(score.mean()) for score in scores]
-    best = int(np.argmax(means) if highest else np.argmin(means))
-    return Choice(means, [standard_error(score) for score in scores], work.setup.grid[best])
+    """The best value of the grid, which grows beyond its edges while the best lies there."""
+    return widened(work.setup.grid, per_image, highest, work.setup.most_values)
+
+
+def widened(grid: Sequence[float], per_image: Callable[[float], np.ndarray], highest: bool, most_values: int) -> Choice:
+    """Scores over a grid of at least two values, one more value at a time at the edge where the best lies.
+
+    Args:
+        grid: to start with, in rising order; steps beyond an edge are those of the grid there.
+        per_image: score of every image at a value.  highest: is best.  most_values: of the grid, at which it ends.
+    """
+    values = list(grid)
+    scores = {value: per_image(value) for value in values}
+    while True:
+        means = [float(scores[value].mean()) for value in values]
+        best = int(np.argmax(means) if highest else np.argmin(means))
+        if 0 < best < len(values) - 1 or len(values) >= most_values:
+            return Choice(values, means, [standard_error(scores[value]) for value in values], values[best])
+        more = values[0] ** 2 / values[1] if best == 0 else values[-1] ** 2 / values[-2]
+        more = float(f"{more:.6g}")
+        scores[more] = per_image(more)
+        values = [more, *values] if best == 0 else [*values, more]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
 from gppvae.data.image_set import ImageSet
 from gppvae.estimator import GPPVAE, VAE
+from gppvae.estimator.base import Estimator
 from gppvae.inference.phase import Phase
 from gppvae.paper.comparison.setup import Setup, recipe_key
 from gppvae.paper.comparison.task import Task
 from gppvae.paper.cvae.estimator import CVAE
 from gppvae.training.folder import RunFolder
+
+Model = TypeVar("Model", bound=Estimator)
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Workshop:
     Attributes:
         folder: of the experiment; every fit has a folder below it.  task: the data.  setup: shared settings.
         recipe: arguments of the GPPVAE of the global row.  progress: show progress bars.
+        folders: of the models that were made or found here.
     """
 
     folder: Path
@@ -33,6 +38,7 @@ class Workshop:
     setup: Setup
     recipe: dict[str, Any]
     progress: bool = True
+    folders: WeakKeyDictionary[Estimator, Path] = field(default_factory=WeakKeyDictionary, repr=False)
 
     def seed_folder(self, seed: int) -> Path:
         return self.folder / f"seed{seed}"
@@ -55,14 +61,15 @@ class Workshop:
     def cvae(self, seed: int, pixel_var: float, epochs: int) -> CVAE:
         folder = self.seed_folder(seed) / f"cvae_{pixel_var:g}_{epochs}"
         if RunFolder(folder).finished():
-            return CVAE.load(folder)
+            return self._in(folder, CVAE.load(folder))
         setup, train = self.setup, self.task.train
         model = CVAE(
             self.task.view, self.task.period, setup.latent_dim, network=setup.architecture, pixel_var=pixel_var,
             epochs=epochs, lr=setup.network_rate, batch_size=setup.batch_size, average=setup.average, seed=seed,
             **setup.stopping(),
         )  # fmt: skip
-        return model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
+        model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
+        return self._in(folder, model)
 
     def gppvae(
         self, name: str, seed: int, pixel_var: float, phases: list[Phase], start: VAE, batch_size: int | None = None
@@ -71,21 +78,27 @@ class Workshop:
         folder, setup, train = self.seed_folder(seed) / name, self.setup, self.task.train
         encoder, decoder = copy.deepcopy((start._autoencoder.encoder, start._autoencoder.decoder))
         if RunFolder(folder).finished():
-            return GPPVAE.load(folder, encoder=encoder, decoder=decoder)
+            return self._in(folder, GPPVAE.load(folder, encoder=encoder, decoder=decoder))
         model = GPPVAE(
             setup.kernel, setup.latent_dim, encoder=encoder, decoder=decoder, pixel_var=pixel_var, alpha=setup.alpha,
             phases=phases, batch_size=batch_size or setup.batch_size, seed=seed, **setup.stopping(),
         )  # fmt: skip
-        return model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
+        model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
+        return self._in(folder, model)
 
     def global_(self, seed: int) -> GPPVAE:
         """The GPPVAE of the global row, by its own recipe."""
         folder = self.seed_folder(seed) / f"global_{recipe_key(self.recipe)}"
         if RunFolder(folder).finished():
-            return GPPVAE.load(folder)
+            return self._in(folder, GPPVAE.load(folder))
         model = GPPVAE(**({"network": self.setup.architecture} | self.recipe), seed=seed, **self.setup.stopping())
         train = self.task.train
-        return model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
+        model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
+        return self._in(folder, model)
+
+    def _in(self, folder: Path, model: Model) -> Model:
+        self.folders[model] = folder
+        return model
 
     def _pair(self) -> tuple[np.ndarray, Any] | None:
         held = self.task.stop_on
@@ -95,14 +108,15 @@ class Workshop:
         folder, setup = self.seed_folder(seed) / name, self.setup
         encoder, decoder = self._networks(start)
         if RunFolder(folder).finished():
-            return VAE.load(folder, encoder=encoder, decoder=decoder)
+            return self._in(folder, VAE.load(folder, encoder=encoder, decoder=decoder))
         model = VAE(
             setup.latent_dim, network=setup.architecture, encoder=encoder, decoder=decoder, pixel_var=pixel_var,
             epochs=epochs, lr=setup.network_rate, batch_size=setup.batch_size, average=setup.average, seed=seed,
             **setup.stopping(),
         )  # fmt: skip
         held = None if self.task.stop_on is None else self.task.stop_on.images
-        return model.fit(self.task.train.images, validation=held, out=folder, progress=self.progress)
+        model.fit(self.task.train.images, validation=held, out=folder, progress=self.progress)
+        return self._in(folder, model)
 
     def _networks(self, start: VAE | None) -> tuple[torch.nn.Module | None, torch.nn.Module | None]:
         if start is None:

@@ -48,7 +48,8 @@ class CVAE(Estimator):
     epochs: int = 100
     lr: float = 1e-3
     average: float = 0.0
-    batch_size: int = 128
+    pixel_var: float | None = 0.01
+    batch_size: int | None = 128
 
     def fit(
         self,
@@ -87,7 +88,7 @@ class CVAE(Estimator):
         """The bound of samples that are not trained on, given their views."""
         data, rows = self._samples(samples), condition_rows(self._conditions(Table(table)))
         data.check()
-        held_out = Epoch(data, rows, self.batch_size, None, self._torch_device())
+        held_out = Epoch(data, rows, self._rows_per_batch, None, self._torch_device())
 
         @torch.no_grad()
         def validate(inference: Inference, train: Epoch) -> dict[str, float]:
@@ -118,7 +119,7 @@ class CVAE(Estimator):
         autoencoder, data = self._autoencoder, self._samples(samples)
         data.check()
         rows = condition_rows(self._conditions(Table(table)))
-        epoch = Epoch(data, rows, self.batch_size, None, self._torch_device())
+        epoch = Epoch(data, rows, self._rows_per_batch, None, self._torch_device())
         parts = [encode_given(autoencoder, batch.y, conditions_of(batch.rows, batch.y)) for batch in epoch]
         mean, var = (torch.cat([part[i].cpu() for part in parts]).numpy() for i in (0, 1))
         return mean, var
@@ -137,8 +138,10 @@ class CVAE(Estimator):
             "kind": "cvae",
             "given": settings_of(self),
             "trained": self.resolved_,
+            "own": {},
             "shape": list(self.shape_),
             "layout": self.layout_,
+            "names": None,
             "views": self.views_,
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,

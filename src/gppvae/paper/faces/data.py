@@ -47,8 +47,8 @@ def load_faces(
     return name, ImageSet(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), rows[[OBJECT, PERSON, VIEW, ANGLE]])
 
 
-def task(name: str, faces: ImageSet, split: str) -> Task:
-    """The comparison's question about these faces.
+def task(name: str, faces: ImageSet, split: str, seed: int = SPLIT_SEED) -> Task:
+    """The comparison's question about these faces; `seed` draws the split.
 
     "images", the paper's split: 80% of all images are trained on, 10% each are for validation and test; those whose
     person was not trained on in another pose, or whose pose in no other person, are left out of both.
@@ -56,12 +56,12 @@ def task(name: str, faces: ImageSet, split: str) -> Task:
     """
     table = faces.table
     if split == "images":
-        chosen = split_images(table, SPLIT_SEED)
+        chosen = split_images(table, seed)
         asked, test = (rows[predictable(table, chosen.train, rows)] for rows in (chosen.valid, chosen.test))
         given = shown = chosen.train
     else:
-        chosen = split_people(table, SPLIT_SEED)
-        (given, asked), (shown, test) = (_some_views(table, rows) for rows in (chosen.valid, chosen.test))
+        chosen = split_people(table, seed)
+        (given, asked), (shown, test) = (_some_views(table, rows, seed) for rows in (chosen.valid, chosen.test))
     _check(len(asked), len(test))
     train = faces.take(chosen.train)
     return Task(
@@ -73,9 +73,9 @@ def task(name: str, faces: ImageSet, split: str) -> Task:
     )  # fmt: skip
 
 
-def _some_views(table: pd.DataFrame, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _some_views(table: pd.DataFrame, rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows to look at and rows to ask for: a few views of every object drawn at random, and its others."""
-    stream = np.random.default_rng(SPLIT_SEED)
+    stream = np.random.default_rng(seed)
     given: list[int] = []
     objects = table[OBJECT].to_numpy()[rows]
     for name in np.unique(objects.astype(str)):

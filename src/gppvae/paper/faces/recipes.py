@@ -59,8 +59,8 @@ def setup(network: str = "paper", quick: bool = False) -> FaceSetup:
     return FaceSetup(
         network=network, architecture=NETWORKS[network], latent_dim=LATENT_DIM, kernel=KERNEL,
         select_epochs=15, warmup_epochs=10 if quick else 15, epochs=20 if quick else 30, gp_steps=100,
-        dis_gp_steps=200, exact_steps=10, global_epochs=40 if quick else None, grid=(0.003, 0.01, 0.03), pixel_var=0.01,
-        alpha=0.1, prior_rate=5e-3, batch_size=8, average=0.99, n_draws=16,
+        dis_gp_steps=200, exact_steps=10, global_epochs=40 if quick else None, grid=(0.003, 0.01, 0.03),
+        most_values=7, pixel_var=0.01, alpha=0.1, prior_rate=5e-3, batch_size=8, average=0.99, n_draws=16,
     )  # fmt: skip
 
 

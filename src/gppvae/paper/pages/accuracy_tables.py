@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gppvae.paper.ablation import STUDIES, variant_recipe
+from gppvae.paper.comparison.setup import recipe_facts
 from gppvae.paper.peers import PEERS, best
+from gppvae.paper.provenance import told, why_stale, why_unclean
+from gppvae.paper.rotated_mnist.recipes import global_recipe
 from gppvae.report.record import read_results
 
 NETWORKS = {"wide": "wide", "paper": "the peers' 8 channels"}
@@ -56,6 +60,11 @@ def peers(results: Path, options: Mapping[str, str]) -> ResultTable:
     return ["method", "value", "source", "note"], rows
 
 
+def peers_refused(results: Path, options: Mapping[str, str]) -> str:
+    """Which of our numbers are not shown beside the peers' and why."""
+    return accuracy_refused(results, options) if options.get("task", "rotated-mnist") == "rotated-mnist" else ""
+
+
 def coverage(results: Path, options: Mapping[str, str]) -> ResultTable:
     """Share of values inside central intervals."""
     found = _found(results)
@@ -89,26 +98,71 @@ def new_objects(results: Path, options: Mapping[str, str]) -> ResultTable:
 
 def ablation(results: Path, options: Mapping[str, str]) -> ResultTable:
     """What each part of a recipe is worth; option study."""
-    path = results / f"ablation_{options.get('study', 'best')}.json"
-    variants = read_results(path)["variants"] if path.is_file() else {}
-    rows = [[name, f"{row['inner']:.5f}", f"{row['train']:.5f}"] for name, row in variants.items()]
+    variants, refused = _ablation(results, options.get("study", "best"))
+    shown = {name: row for name, row in variants.items() if name not in refused}
+    rows = [[name, f"{row['inner']:.5f}", f"{row['train']:.5f}"] for name, row in shown.items()]
     return ["change", "MSE at the inner angle", "training MSE"], rows
+
+
+def ablation_refused(results: Path, options: Mapping[str, str]) -> str:
+    """Which variants are not shown and why."""
+    study = options.get("study", "best")
+    return told(_ablation(results, study)[1], f"gppvae reproduce ablation {study}")
+
+
+def _ablation(results: Path, study: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Variants of the file, and why some of them are not shown."""
+    path, changes = results / f"ablation_{study}.json", STUDIES[study].variants
+    variants: dict[str, Any] = read_results(path)["variants"] if path.is_file() else {}
+    refused = {}
+    for name, row in variants.items():
+        present = recipe_facts(variant_recipe(STUDIES[study], changes[name])) if name in changes else None
+        refused[name] = why_stale(row.get("trained"), row.get("recipe"), present)
+    return variants, {name: reason for name, reason in refused.items() if reason}
 
 
 def time_to_accuracy(results: Path, options: Mapping[str, str]) -> ResultTable:
     """Seconds of training until the test error is the paper's."""
     path = results / "time_to_accuracy.json"
     found: dict[str, Any] = read_results(path) if path.is_file() else {"candidates": {}}
-    rows = []
+    rows: list[list[str]] = []
+    if time_refused(results, options):
+        found = {"candidates": {}}
     for name, entry in found["candidates"].items():
         reached = f"{entry['seconds']:.0f} s" if entry["seconds"] else f"not within {entry['trained_seconds']:.0f} s"
         rows.append([name, reached, f"{entry['best_mse']:.4f}"])
     return ["inference, network", "time to 0.0280", "least MSE seen"], rows
 
 
-def _found(results: Path) -> dict[str, dict[str, Any]]:
+def time_refused(results: Path, options: Mapping[str, str]) -> str:
+    """Why the times are not shown, if they are not."""
+    path = results / "time_to_accuracy.json"
+    reason = why_unclean(read_results(path)["about"]) if path.is_file() else None
+    return told({path.name: reason} if reason else {}, "python benchmarks/time_to_accuracy.py")
+
+
+def accuracy_refused(results: Path, options: Mapping[str, str]) -> str:
+    """Which networks are not shown and why."""
+    refused = {}
+    for network, content in _accuracy(results).items():
+        reason = _accuracy_stale(network, content)
+        if reason:
+            refused[f"{NETWORKS[network]} network"] = reason
+    return told(refused, "gppvae reproduce accuracy --seeds 5 --network wide (or paper)")
+
+
+def _accuracy_stale(network: str, content: Mapping[str, Any]) -> str | None:
+    return why_stale(content.get("trained"), content.get("recipe"), recipe_facts(global_recipe(network)))
+
+
+def _accuracy(results: Path) -> dict[str, dict[str, Any]]:
     paths = {network: results / f"accuracy_{network}.json" for network in NETWORKS}
     return {network: read_results(path) for network, path in paths.items() if path.is_file()}
+
+
+def _found(results: Path) -> dict[str, dict[str, Any]]:
+    """Results by network, those that may be shown."""
+    return {name: content for name, content in _accuracy(results).items() if not _accuracy_stale(name, content)}
 
 
 def mean_and_spread(entry: Mapping[str, float], digits: int = 4) -> str:

@@ -182,7 +182,7 @@ class ExperimentPage:
             if name in selection:
                 curve = selection[name]
                 figure = curve_with_choice(
-                    selection["grid"], curve["values"], curve["standard_errors"], curve["chosen"],
+                    curve["grid"], curve["values"], curve["standard_errors"], curve["chosen"],
                     "pixel variance", ylabel, log_x=True,
                 )  # fmt: skip
                 self._figure(figure, name, caption, f"{ylabel} against pixel variance")

@@ -11,6 +11,7 @@ import numpy as np
 from gppvae.estimator import GPPVAE
 from gppvae.paper import perceptual as experiment
 from gppvae.paper.pages.accuracy_tables import ResultTable, mean_and_spread
+from gppvae.paper.provenance import told, why_stale
 from gppvae.report import figures
 from gppvae.report.page import Page
 from gppvae.report.record import read_results
@@ -76,11 +77,28 @@ def tried(summary: Mapping[str, Any]) -> ResultTable:
 
 def perceptual(results: Path, options: Mapping[str, str]) -> ResultTable:
     """Both losses on the test images, from the results."""
-    path = results / "perceptual.json"
-    return compared(read_results(path)) if path.is_file() else ([], [])
+    content = _shown(results)
+    return compared(content) if content else ([], [])
 
 
 def perceptual_choice(results: Path, options: Mapping[str, str]) -> ResultTable:
     """Weights that were tried, from the results."""
+    content = _shown(results)
+    return tried(content) if content else ([], [])
+
+
+def perceptual_refused(results: Path, options: Mapping[str, str]) -> str:
+    """Why the comparison is not shown, if it is not."""
     path = results / "perceptual.json"
-    return tried(read_results(path)) if path.is_file() else ([], [])
+    reason = _stale(read_results(path)) if path.is_file() else None
+    return told({path.name: reason} if reason else {}, "gppvae reproduce perceptual")
+
+
+def _stale(content: Mapping[str, Any]) -> str | None:
+    return why_stale(content.get("trained"), content.get("recipe"), experiment.Recipe().facts())
+
+
+def _shown(results: Path) -> dict[str, Any] | None:
+    path = results / "perceptual.json"
+    content = read_results(path) if path.is_file() else None
+    return None if content is None or _stale(content) else content

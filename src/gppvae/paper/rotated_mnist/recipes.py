@@ -15,11 +15,22 @@ def setup(network: str, quick: bool = False) -> Setup:
     if network not in NETWORKS:
         raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {network!r}; paper is the default")
     sizes: dict[str, Any] = {
-        "paper": {"select_epochs": 20, "warmup_epochs": 20, "epochs": 140, "exact_steps": 100, "network_rate": 1e-3},
-        "wide": {"select_epochs": 8, "warmup_epochs": 5, "epochs": 20, "exact_steps": 30, "network_rate": 3e-3},
-    }[network]
+        "paper": {
+            "select_epochs": 20, "warmup_epochs": 20, "epochs": 140, "cvae_epochs": 320, "exact_steps": 100,
+            "network_rate": 1e-3,
+        },
+        "wide": {
+            "select_epochs": 8, "warmup_epochs": 5, "epochs": 20, "cvae_epochs": 50, "exact_steps": 30,
+            "network_rate": 3e-3,
+        },
+    }[network]  # fmt: skip
     if quick:
-        sizes |= {"warmup_epochs": 5, "epochs": 25 if network == "paper" else 15, "network_rate": 3e-3}
+        sizes |= {
+            "cvae_epochs": None,
+            "warmup_epochs": 5,
+            "epochs": 25 if network == "paper" else 15,
+            "network_rate": 3e-3,
+        }
     common = sizes | {"gp_steps": 100, "dis_gp_steps": 500, "global_epochs": 30 if quick else None}
     if network == "paper":
         return Setup("paper", "conv", 16, "1.0 * Learned(digit, 8) * Periodic(angle, 360)", batch_size=16, **common)

@@ -1,0 +1,67 @@
+"""Errors and coverage of a fitted model at the rows of a question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm
+
+from gppvae.bench.task import Answer, Question, error_of
+from gppvae.estimator.gppvae import GPPVAE
+from gppvae.report.record import rounded
+
+LEVELS = (0.5, 0.8, 0.9)
+COLOUR_NDIM = 4
+
+
+def measured(model: GPPVAE, question: Question, kind: str) -> dict[str, Any]:
+    """All numbers of one question; objects that are new to the model are added first.
+
+    Args:
+        kind: of error, MSE or MAE.
+    """
+    if question.new is not None:
+        model.add_objects(*question.new)
+    answer = question.ask(model, question)
+    error, target = error_of(kind, question.truth, answer.mean), question.target
+    limit = None if target is None else target.limit(question.simple)
+    return {
+        "error": _short(error),
+        "asked_by": answer.how,
+        "simple": {name: _short(value) for name, value in question.simple.items()},
+        "ratios": {name: _short(error / value) for name, value in question.simple.items()},
+        "target": None if target is None else {"value": target.value, "of": list(target.of)},
+        "limit": None if limit is None else _short(limit),
+        "met": None if limit is None else error <= limit,
+        "coverage": coverage(answer),
+        "score": _short(model.score(question.seen, question.table)),
+    }
+
+
+def coverage(answer: Answer) -> dict[str, dict[str, float]]:
+    """Share of values inside central Gaussian intervals, per level: of all, and of the worst and best channel.
+
+    Channels are those of colour images, and the values of vectors; a grey image is one channel.
+    """
+    assert answer.spread.std is not None
+    truth = np.asarray(answer.covered, np.float64)
+    apart = np.abs(truth - answer.spread.mean.reshape(truth.shape)) / answer.spread.std.reshape(truth.shape)
+    found = {}
+    for level in LEVELS:
+        inside = apart <= norm.ppf(0.5 + level / 2)
+        parts = inside.mean(axis=_within_channel(inside))
+        found[f"{level:.0%}"] = {
+            "all": _short(inside.mean()), "least": _short(parts.min()), "most": _short(parts.max())
+        }  # fmt: skip
+    return found
+
+
+def _within_channel(values: np.ndarray) -> tuple[int, ...]:
+    """Axes over which one channel extends."""
+    separate = 1 if values.ndim in (2, COLOUR_NDIM) else None
+    return tuple(axis for axis in range(values.ndim) if axis != separate)
+
+
+def _short(value: float) -> float:
+    return rounded([value])[0]

@@ -1,0 +1,47 @@
+"""The benchmarks by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from gppvae.bench.coil import TARGETS, interpolation, new_objects
+from gppvae.bench.digits import rotated_digits
+from gppvae.bench.faces import SPLITS, heads, photographs
+from gppvae.bench.field import field
+from gppvae.bench.health import health
+from gppvae.bench.jura import jura
+from gppvae.bench.task import Task
+
+Load = Callable[[Path], Task]
+
+TASKS: dict[str, Load] = {
+    **{f"coil20-{spacing}": partial(interpolation, spacing=spacing) for spacing in TARGETS},
+    "coil20-new": new_objects,
+    "digits": rotated_digits,
+    **{f"faces-{split}": partial(photographs, split=split) for split in SPLITS},
+    "heads": heads,
+    "health": health,
+    "jura": jura,
+    "field": field,
+}
+
+
+def chosen_tasks(names: Sequence[str]) -> dict[str, Load]:
+    """Loaders of the named tasks, in the order of the table; all without names."""
+    unknown = [name for name in names if name not in TASKS]
+    if unknown:
+        raise ValueError(f"a task must be one of {', '.join(TASKS)}, got {unknown[0]!r}; without --task all are run")
+    return {name: load for name, load in TASKS.items() if not names or name in names}
+
+
+def data_folder(folder: Path | None) -> Path:
+    """The folder of the data sets: the one given, or $GPPVAE_DATA."""
+    named = folder if folder is not None else os.environ.get("GPPVAE_DATA")
+    if named is None:
+        raise ValueError("expected the folder of the data sets, got none; give --data or set GPPVAE_DATA")
+    if not Path(named).is_dir():
+        raise ValueError(f"expected the folder of the data sets at {named}, found none; give --data or set GPPVAE_DATA")
+    return Path(named)

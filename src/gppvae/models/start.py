@@ -1,0 +1,235 @@
+"""Where a fit starts: kernel hyper-parameters, latents and noise of an exact GP on principal components.
+
+Scores of the samples' principal components are latents that cost nothing. An exact Gaussian process on the leading
+ones says which length scales and amplitudes the table's columns have, before any network is trained:
+
+    score_c ~ N(0, a_c (K(theta) + delta_c I)),   c = 1 ... C,   a_c in closed form
+
+Source: docs/math.md, "Start from principal components".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gppvae.data.table import Rows
+from gppvae.kernels import IdLeaf, Kernel, Learned
+from gppvae.kernels.stationary import Periodic, StationaryLeaf
+
+MAX_ROWS = 512  # of the exact GP
+LEADING = 4  # components that choose the hyper-parameters
+MAX_COMPONENTS = 64
+FACTORS = (1.0, 0.5, 0.2)  # on the length scales where the search begins
+STEPS = 40  # of L-BFGS from the best beginning; half as many to find it
+DELTAS = (1e-4, 1e3)  # noise over signal of a component
+SHARES = np.exp(np.linspace(math.log(DELTAS[0]), math.log(DELTAS[1]), 57))
+
+
+@dataclass(frozen=True)
+class Components:
+    """Principal components of standardised samples, and what a kernel explains of them.
+
+    Attributes:
+        loadings: (C, values), orthonormal.  std: of the scores, (C,).
+        signal: share of each score's variance that the kernel explains, (C,).
+    """
+
+    loadings: Tensor
+    std: Tensor
+    signal: Tensor
+
+    def count(self, least_signal: float) -> int:
+        """How many components the kernel explains at least so much of; one at least."""
+        return max(1, int((self.signal >= least_signal).sum()))
+
+
+def principal_components(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores (n, C) of unit variance, loadings (C, values) and standard deviations (C,) of standardised samples.
+
+    Args:
+        y: (n, channels or values, ...).  mask: of observed values, or None; missing values count as the mean.
+    """
+    flat = y.double().flatten(2) if y.ndim > 2 else y.double().unsqueeze(2)  # (n, C, values of a channel)
+    seen = torch.ones_like(flat) if mask is None else mask.reshape(flat.shape).double()
+    count = seen.sum((0, 2)).clamp_min(1.0)[:, None]
+    centred = (flat - ((flat * seen).sum((0, 2))[:, None] / count)) * seen
+    std = (centred.square().sum((0, 2))[:, None] / count).sqrt()
+    flat = (centred / torch.where(std > 0.0, std, torch.ones_like(std))).flatten(1)
+    flat = flat - flat.mean(0)
+    values, vectors = torch.linalg.eigh(flat @ flat.T)  # (n, n): rows are few, values may be many
+    values, vectors = values.flip(0)[:MAX_COMPONENTS], vectors.flip(1)[:, :MAX_COMPONENTS]
+    kept = values > 1e-9 * values[0].clamp_min(1e-12)
+    kept[0] = True
+    scores = vectors[:, kept] * math.sqrt(len(flat))
+    stds = (values[kept].clamp_min(1e-12) / len(flat)).sqrt()
+    return scores, scores.T @ flat / (len(flat) * stds[:, None]), stds
+
+
+def rows_for_start(rows: Rows, kernels: list[Kernel], generator: torch.Generator) -> Tensor:
+    """Some rows, at most MAX_ROWS: whole ids of the id column with most levels, since their views belong together."""
+    n = len(rows)
+    if n <= MAX_ROWS:
+        return torch.arange(n)
+    ids = [leaf for kernel in kernels for leaf in kernel.leaves() if isinstance(leaf, IdLeaf)]
+    order = torch.randperm(n, generator=generator)
+    if ids:
+        leaf = max(ids, key=lambda leaf: len(leaf.levels))
+        rank = torch.randperm(len(leaf.levels), generator=generator)
+        order = torch.argsort(rank[rows.columns[leaf.key].index.cpu()], stable=True)
+    return order[:MAX_ROWS].sort().values
+
+
+def fit_components(kernel: Kernel, rows: Rows, scores: Tensor) -> Tensor:
+    """Set the kernel's hyper-parameters by exact maximum likelihood on the leading scores; what it explains of all.
+
+    Learned vectors stay as they are: here their ids count as alike to a degree that is fitted too.
+
+    Returns:
+        Share of each score's variance that the kernel explains, (C,).
+    """
+    with _ids_alike(kernel) as alike:
+        tuned = [p for p in _hyperparameters(kernel) if p.requires_grad]
+        deltas = nn.Parameter(torch.full((min(LEADING, scores.shape[1]),), math.log(0.1), dtype=torch.float64))
+        free = [*tuned, *alike, deltas]
+        leading = scores[:, : len(deltas)].to(torch.float64)
+
+        def loss() -> Tensor:
+            return _negative_log_likelihood(kernel.gram(rows, rows), deltas.exp(), leading)
+
+        _minimise(loss, free, kernel)
+        with torch.no_grad():
+            return _signal(kernel.gram(rows, rows), scores)
+
+
+def start_linear(linear_in: nn.Linear, linear_out: nn.Linear, found: Components, alpha: float) -> None:
+    """Encoder and decoder as the linear maps of the components, latents of unit prior variance."""
+    n = linear_out.in_features
+    signal_std = (found.std * found.signal.clamp_min(0.05).sqrt())[:n, None]  # of the part that the GP explains
+    loadings = found.loadings[:n]
+    with torch.no_grad():
+        linear_out.weight.zero_()
+        linear_out.bias.zero_()
+        linear_in.weight.zero_()
+        linear_in.bias.zero_()
+        linear_out.weight[:, : len(loadings)] = (loadings * signal_std).T.to(linear_out.weight)
+        linear_in.weight[: len(loadings)] = (loadings / signal_std).to(linear_in.weight)
+        linear_in.bias[n:] = math.log(alpha)
+
+
+def unexplained_variance(found: Components, n_latents: int) -> Tensor:
+    """Share of each value's variance that the first components, as the kernel explains them, leave, (values,)."""
+    part = (found.loadings.square() * (found.std.square() * found.signal)[:, None])[:n_latents].sum(0)
+    return 1.0 - part
+
+
+# -- the exact fit
+
+
+def _hyperparameters(kernel: Kernel) -> Iterator[nn.Parameter]:
+    """All parameters of the kernel but learned vectors."""
+    vectors = {id(p) for leaf in kernel.leaves() if isinstance(leaf, Learned) for p in leaf.parameters()}
+    return (p for p in kernel.parameters() if id(p) not in vectors)
+
+
+@contextmanager
+def _ids_alike(kernel: Kernel) -> Iterator[list[nn.Parameter]]:
+    """Learned ids with covariance s + (1 - s) [p = p'] as long as this lasts; the free parameters of s."""
+    free: list[nn.Parameter] = []
+    with ExitStack() as stack:
+        for leaf in kernel.leaves():
+            if isinstance(leaf, Learned):
+                logit = nn.Parameter(torch.full((), 2.0, dtype=torch.float64, device=leaf.device))
+                free.append(logit)
+                stack.enter_context(leaf.with_covariance(_alike(logit)))
+        yield free
+
+
+def _alike(logit: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    def covariance(a: Tensor, b: Tensor) -> Tensor:
+        shared = logit.sigmoid()
+        return shared + (1.0 - shared) * (a[:, None] == b[None, :])
+
+    return covariance
+
+
+def _negative_log_likelihood(gram: Tensor, deltas: Tensor, scores: Tensor) -> Tensor:
+    """sum_c n/2 log(z_c' S_c^-1 z_c / n) + 1/2 log|S_c| with S_c = K + delta_c I, amplitudes in closed form."""
+    n = len(gram)
+    scale = gram.diagonal().mean()
+    eye = torch.eye(n, dtype=gram.dtype, device=gram.device)
+    S = gram / scale + (deltas.clamp(*DELTAS)[:, None, None] + 1e-6) * eye  # (C, n, n); amplitudes take any scale
+    L = torch.linalg.cholesky(S)
+    half = torch.linalg.solve_triangular(L, scores.T[:, :, None], upper=False)
+    quad = half.square().sum((1, 2))
+    fit = 0.5 * n * (quad / n).log().sum() + L.diagonal(dim1=1, dim2=2).log().sum()
+    return (fit + 0.5 * scale.log().square()) / n  # the last term only keeps the amplitudes of a sum from drifting
+
+
+def _minimise(loss: Callable[[], Tensor], free: list[nn.Parameter], kernel: Kernel) -> None:
+    """From several length scales a few steps each, then on from the best; a failed beginning is passed over."""
+    origin = [p.detach().clone() for p in free]
+    best, best_values = math.inf, origin
+    for factor in FACTORS:
+        _assign(free, origin)
+        _scale_lengths(kernel, factor)
+        value = _descend(loss, free, STEPS // 2)
+        if value < best:
+            best, best_values = value, [p.detach().clone() for p in free]
+    _assign(free, best_values)
+    if _descend(loss, free, STEPS) > best:
+        _assign(free, best_values)
+
+
+def _descend(loss: Callable[[], Tensor], free: list[nn.Parameter], steps: int) -> float:
+    optimizer = torch.optim.LBFGS(free, max_iter=steps, max_eval=2 * steps, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        return value
+
+    try:
+        optimizer.step(closure)
+        with torch.no_grad():
+            value = float(loss())
+    except (torch.linalg.LinAlgError, ValueError):
+        return math.inf
+    finally:
+        for parameter in free:
+            parameter.grad = None
+    finite = math.isfinite(value) and all(bool(p.isfinite().all()) for p in free)
+    return value if finite else math.inf
+
+
+@torch.no_grad()
+def _assign(parameters: list[nn.Parameter], values: list[Tensor]) -> None:
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)
+
+
+@torch.no_grad()
+def _scale_lengths(kernel: Kernel, factor: float) -> None:
+    for leaf in kernel.leaves():
+        if isinstance(leaf, StationaryLeaf) and not leaf.fixed:
+            squared = isinstance(leaf, Periodic)  # its l is a squared length
+            leaf.base.lengthscale = leaf.base.lengthscale * (factor**2 if squared else factor)
+
+
+def _signal(gram: Tensor, scores: Tensor) -> Tensor:
+    """1 / (1 + delta_c) at the most likely delta_c of each score, by one eigendecomposition."""
+    values, vectors = torch.linalg.eigh(gram / gram.diagonal().mean())
+    rotated = (vectors.T @ scores.to(gram)).square()  # (n, C)
+    deltas = torch.from_numpy(SHARES).to(gram)
+    spectrum = values.clamp_min(0.0)[:, None] + deltas  # (n, D)
+    quad = rotated.T @ (1.0 / spectrum)  # (C, D)
+    n = len(gram)
+    nll = 0.5 * n * (quad / n).log() + 0.5 * spectrum.log().sum(0)
+    return 1.0 / (1.0 + deltas[nll.argmin(1)])

@@ -1,0 +1,112 @@
+"""A fit that is told nothing but a kernel: any unit, rows held out, simple answers beside it."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gppvae import GPPVAE
+from gppvae.data.arrays import Samples
+from gppvae.data.table import Table
+from gppvae.estimator.comparison import Comparison, simple_answers
+
+RNG = np.random.default_rng(0)
+TIME = np.tile(np.linspace(0.0, 3.0, 10), 6)
+WHO = np.repeat([f"p{n}" for n in range(6)], 10)
+TABLE = pd.DataFrame({"who": WHO, "time": TIME})
+KERNEL = "RBF(time) + Learned(who)"
+
+
+def values() -> np.ndarray:
+    waves = np.stack([np.sin(TIME + k) for k in range(5)], axis=1)
+    own = np.repeat(np.random.default_rng(1).normal(size=(6, 5)), 10, axis=0)
+    return (waves + 0.5 * own + 0.05 * np.random.default_rng(2).normal(size=waves.shape)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> GPPVAE:
+    return GPPVAE(KERNEL, epochs=4).fit(values(), TABLE, progress=False)
+
+
+@pytest.mark.parametrize(("factor", "shift"), [(255.0, 0.0), (1.0, 1000.0), (0.001, 0.0)])
+def test_predictions_do_not_depend_on_the_unit(fitted: GPPVAE, factor: float, shift: float) -> None:
+    other = GPPVAE(KERNEL, epochs=4).fit((factor * values() + shift).astype(np.float32), TABLE, progress=False)
+    again = (other.predict(TABLE).mean - shift) / factor
+    # A shift of 1000 leaves three digits fewer of the values themselves.
+    np.testing.assert_allclose(again, fitted.predict(TABLE).mean, atol=2e-4 if shift == 0 else 5e-3)
+
+
+def test_choices_are_logged_and_shown(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "gppvae"):
+        model = GPPVAE(KERNEL, epochs=1).fit(values(), TABLE, progress=False)
+    for words in ("vectors of 6 numbers for 6 ids", "latents for samples of shape 5", "leave_out inference for 48",
+                  "1 epochs of 2 steps, batches of 32", "12 of 60 rows are held out", "length scale",
+                  "error at 12 held-out rows"):  # fmt: skip
+        assert words in caplog.text, words
+    assert model.resolved_["kernel"][0][0] == "1.0 * RBF('time') + 1.0 * Learned('who', dim=6)"
+    phases = model.resolved_["phases"]
+    assert [phase["held_out"] for phase in phases] == [True, False] and phases[1]["restart"]
+
+
+def test_rows_held_out_are_trained_on_in_the_end(fitted: GPPVAE) -> None:
+    spoiled = values()
+    spoiled[0] += 100.0  # whether row 0 is held out or not, the last phase must see it
+    other = GPPVAE(KERNEL, epochs=4).fit(spoiled, TABLE, progress=False)
+    assert np.abs(other.predict(TABLE).mean - fitted.predict(TABLE).mean).max() > 1.0
+
+
+def test_a_stopped_fit_goes_on_with_what_was_measured(tmp_path: Path, fitted: GPPVAE) -> None:
+    class Stop(Exception):
+        pass
+
+    from gppvae import Callback
+
+    class Third(Callback):
+        def on_epoch(self, phase: str, step: int, metrics: dict[str, float]) -> None:
+            if phase == "leave_out" and step >= 5:
+                raise Stop
+
+    model = GPPVAE(KERNEL, epochs=4)
+    with pytest.raises(Stop):
+        model.fit(values(), TABLE, out=tmp_path, progress=False, callbacks=[Third()])
+    again = GPPVAE(KERNEL, epochs=4).fit(values(), TABLE, out=tmp_path, progress=False)
+    np.testing.assert_array_equal(again.predict(TABLE).mean, fitted.predict(TABLE).mean)
+    assert again.comparison_ == fitted.comparison_ and again.comparison_ is not None
+    loaded = GPPVAE.load(tmp_path)
+    assert loaded.comparison_ == again.comparison_
+
+
+def test_no_rows_are_held_out_of_few_or_when_validation_is_given() -> None:
+    few = GPPVAE(KERNEL, epochs=1).fit(values()[:30], TABLE.iloc[:30], progress=False)
+    assert few.comparison_ is None and len(few.resolved_["phases"]) == 1
+    given = GPPVAE(KERNEL, epochs=1).fit(
+        values()[::2], TABLE.iloc[::2], validation=(values()[1::2], TABLE.iloc[1::2]), progress=False
+    )
+    assert given.comparison_ is not None and given.comparison_.n_rows == 30
+
+
+def test_simple_answers_against_loops(fitted: GPPVAE) -> None:
+    y, held = values(), np.arange(60) % 7 == 3
+    train, wanted = TABLE[~held].reset_index(drop=True), TABLE[held].reset_index(drop=True)
+    found = dict(simple_answers(fitted, (Samples(y[~held]), Table(train)), Table(wanted)))
+    assert set(found) == {"mean", "mean of the who", "nearest sample", "linear in time"}
+    for n, row in wanted.iterrows():
+        own = train[train["who"] == row["who"]]
+        times, mine = own["time"].to_numpy(), y[~held][own.index]
+        np.testing.assert_allclose(found["mean"][n], y[~held].mean(0), rtol=1e-5)
+        np.testing.assert_allclose(found["mean of the who"][n], mine.mean(0), rtol=1e-5)
+        np.testing.assert_allclose(found["nearest sample"][n], mine[np.abs(times - row["time"]).argmin()], rtol=1e-6)
+        line = [np.interp(row["time"], times, mine[:, k]) for k in range(5)]
+        np.testing.assert_allclose(found["linear in time"][n], line, rtol=1e-5, atol=1e-6)
+
+
+def test_a_fit_that_loses_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    errors = {"model": 0.5, "mean": 1.0, "nearest sample": 0.4}
+    lost = Comparison(errors, 9)
+    assert lost.loses and lost.best_simple == "nearest sample" and not Comparison(errors | {"model": 0.3}, 9).loses
+    noise = RNG.normal(size=(60, 5)).astype(np.float32)
+    with caplog.at_level(logging.WARNING, "gppvae"):
+        GPPVAE("Learned(who)", epochs=40, lr=0.03).fit(noise, TABLE, progress=False)
+    assert "has a smaller error than the model; train longer" in caplog.text

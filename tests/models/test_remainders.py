@@ -1,0 +1,144 @@
+"""What samples of an added object differ by from the prediction: kriging by dense algebra, and what it is worth."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gppvae import GPPVAE
+from gppvae.data.table import Table
+from gppvae.kernels import FreeForm, Learned
+from gppvae.models.remainders import Remainders, Resemblance, Sharing, directions, measure, rows_to_compare
+from gppvae.prior.latent_prior import LatentPrior
+
+N_OBJECTS, N_POSES, K = 6, 4, 5
+
+
+def bound_prior() -> tuple[LatentPrior, dict]:
+    table = {"person": np.repeat(list("abcdef"), N_POSES), "pose": np.tile(range(N_POSES), N_OBJECTS)}
+    prior = LatentPrior([(Learned("person", 2) * FreeForm("pose"), 2), (None, 1)])
+    prior.bind(Table(table), torch.Generator().manual_seed(0))
+    return prior, table
+
+
+def correlations(prior: LatentPrior) -> np.ndarray:
+    """Of the poses, by the free-form covariance itself, (Q, Q)."""
+    W = prior.leaves()[1].view_factor().detach().numpy()
+    cov = W @ W.T
+    return cov / np.sqrt(np.outer(np.diag(cov), np.diag(cov)))
+
+
+def shared(kappa: np.ndarray, weights: tuple[float, ...]) -> np.ndarray:
+    return weights[0] + weights[1] * kappa + weights[2] * np.maximum(kappa, 0.0) ** 16
+
+
+def test_what_samples_of_one_object_share_is_measured() -> None:
+    """Deviations drawn from the covariance that is to be found, independent between objects."""
+    prior, table = bound_prior()
+    rng, rows, n_values = np.random.default_rng(0), prior.code(Table(table)), 4000
+    want = (0.3, 0.4, 0.1)
+    C = shared(correlations(prior), want) + 0.2 * np.eye(N_POSES)
+    root = np.linalg.cholesky(2.5 * C)
+    d = np.concatenate([root @ rng.normal(size=(N_POSES, n_values)) for _ in range(N_OBJECTS)])
+    found = measure(prior, "person", rows, torch.from_numpy(d))
+    assert found.var == pytest.approx(2.5, rel=0.03)
+    apart = correlations(prior)[np.triu_indices(N_POSES, 1)]
+    np.testing.assert_allclose(shared(apart, found.weights), shared(apart, want), atol=0.03)
+    noise = measure(prior, "person", rows, torch.from_numpy(rng.normal(size=d.shape)))
+    assert sum(noise.weights) < 0.03
+
+
+def test_directions_of_variation_are_counted() -> None:
+    rng = np.random.default_rng(0)
+    assert directions(torch.from_numpy(rng.normal(size=(300, 40)))) > 0.95
+    few = rng.normal(size=(300, 4)) @ rng.normal(size=(4, 40))
+    assert 2.0 / 40 < directions(torch.from_numpy(few)) < 5.0 / 40
+
+
+def test_a_few_rows_of_each_object_are_compared() -> None:
+    prior, table = bound_prior()
+    picked = rows_to_compare(prior, prior.code(Table(table)))["person"]
+    assert sorted(picked.tolist()) == list(range(N_OBJECTS * N_POSES))
+
+
+@pytest.mark.parametrize("size", [0.5, 3.0])
+def test_errors_are_carried_over_by_kriging(size: float) -> None:
+    """c'C^-1 e by dense solves. Small errors share what training errors do, larger ones what deviations do."""
+    prior, _ = bound_prior()
+    leaf = prior.leaves()[0]
+    leaf.add_levels(["new"], torch.ones(1, 2).double(), torch.zeros(1, 2, 2).double())
+    resemblance = Resemblance(Sharing(9.0, (0.5, 0.3, 0.1)), Sharing(1.0, (0.1, 0.2, 0.0)))
+    kept = Remainders({"person": resemblance})
+    given, asked = (
+        prior.code(Table({"person": ["new"] * 2, "pose": [0, 2]})),
+        Table({"person": ["new", "new", "new", "a"], "pose": [0, 1, 3, 1]}),
+    )
+    e = np.random.default_rng(1).normal(size=(2, K))
+    e *= size / np.sqrt(np.mean(e**2))
+    unit = np.full(K, 2.0)
+    kept.keep(prior, "person", ["new"], given, torch.from_numpy(2.0 * e), torch.from_numpy(unit))
+    found = kept.at(prior, prior.code(asked), (K,))
+    assert found is not None
+    usual = min(size**2, 1.0)
+    kappa = correlations(prior)
+    h = usual * shared(kappa, (0.1, 0.2, 0.0)) + (size**2 - usual) * shared(kappa, (0.5, 0.3, 0.1))
+    C = h[np.ix_([0, 2], [0, 2])]
+    np.fill_diagonal(C, size**2)
+    for n, pose in enumerate((0, 1, 3)):
+        c = h[pose, [0, 2]]
+        np.testing.assert_allclose(found[0][n], 2.0 * c @ np.linalg.solve(C, e), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found[1][n], h[0, 0] - c @ np.linalg.solve(C, c), rtol=1e-6)
+    assert not found[0][3].any() and found[1][3] == 0.0
+    again = Remainders.from_saved(kept.to_json(), kept.tensors(), (K,))
+    assert torch.equal(again.at(prior, prior.code(asked), (K,))[0], found[0])
+    with pytest.raises(ValueError, match="of the samples' shape"):
+        Remainders.from_saved(kept.to_json(), kept.tensors(), (K + 1,))
+
+
+# -- objects unlike those of training
+
+
+def turning(n_objects: int, seed: int, n_views: int = 16) -> tuple[np.ndarray, pd.DataFrame]:
+    """Images of 8 x 8 of objects with a texture of their own, part of which turns: no few of them span the others."""
+    rng = np.random.default_rng(seed)
+    ys, xs = np.mgrid[:8, :8] - 3.5
+    images, rows = [], []
+    for p in range(n_objects):
+        own, moves = rng.normal(size=(2, 3, 8, 8)) @ np.exp(-0.5 * (np.arange(8)[:, None] - np.arange(8)) ** 2)
+        for angle in np.arange(n_views) * 360.0 / n_views:
+            a = np.deg2rad(angle)
+            blob = np.exp(-((xs - 2.5 * np.cos(a)) ** 2 + (ys - 2.5 * np.sin(a)) ** 2) / 4.0)
+            images.append(0.3 * own[0] + 0.3 * np.cos(a) * moves[0] + 0.3 * np.sin(a) * moves[1] + 2.0 * blob)
+            rows.append((f"{seed}-{p}", angle))
+    return np.array(images, dtype=np.float32), pd.DataFrame(rows, columns=["object", "angle"])
+
+
+@pytest.fixture(scope="module")
+def model() -> GPPVAE:
+    settings = {"latent_dim": 6, "network": "mlp", "width": 64, "pixel_var": 0.05, "epochs": 40, "lr": 3e-3}
+    kernel = "Learned(object, 4) * Periodic(angle, 360)"
+    return GPPVAE(kernel, batch_size=32, **settings).fit(*turning(10, 0), progress=False)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 8])
+def test_new_objects_are_no_worse_than_copies_and_means(model: GPPVAE, k: int) -> None:
+    """Over several new objects: the nearest sample along the views, the mean image of the view, and the mean image."""
+    images, table = turning(6, 1)
+    angle, known, known_table = table["angle"].to_numpy(), *turning(10, 0)
+    given = angle % (360.0 / k) == 0.0
+    model.add_objects(images[given], table[given])
+    found = model.predict(table[~given]).mean
+    errors: dict[str, list[float]] = {"model": [], "nearest": [], "view": [], "mean": []}
+    for n, image in zip(np.flatnonzero(~given), found, strict=True):
+        own = np.flatnonzero(given & (table["object"] == table["object"][n]).to_numpy())
+        turn = np.abs((angle[own] - angle[n] + 180.0) % 360.0 - 180.0)
+        answers = {
+            "model": image,
+            "nearest": images[own[np.argmin(turn)]],
+            "view": known[(known_table["angle"] == angle[n]).to_numpy()].mean(0),
+            "mean": known.mean(0),
+        }
+        for name, answer in answers.items():
+            errors[name].append(float(np.mean((answer - images[n]) ** 2)))
+    means = {name: float(np.mean(values)) for name, values in errors.items()}
+    assert means["model"] < min(means["nearest"], means["view"], means["mean"]), means
