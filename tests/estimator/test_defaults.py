@@ -110,3 +110,15 @@ def test_a_fit_that_loses_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "gppvae"):
         GPPVAE("Learned(who)", epochs=40, lr=0.03).fit(noise, TABLE, progress=False)
     assert "has a smaller error than the model; train longer" in caplog.text
+
+
+def test_a_failure_after_training_gives_the_folder_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("measured nothing")
+
+    model = GPPVAE(KERNEL, epochs=1, hold_out=0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(GPPVAE, "_laplace", fails)
+        with pytest.raises(RuntimeError, match="measured nothing"):
+            model.fit(values(), TABLE, out=tmp_path, progress=False)
+    assert model.fit(values(), TABLE, out=tmp_path, progress=False).comparison_ is None

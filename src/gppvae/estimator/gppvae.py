@@ -38,7 +38,7 @@ from gppvae.estimator.described import described
 from gppvae.estimator.explain import ROWS, explain
 from gppvae.estimator.explanation import Explanation
 from gppvae.estimator.impute import Imputation
-from gppvae.estimator.measuring import Measuring
+from gppvae.estimator.measuring import Measuring, releasing
 from gppvae.estimator.new_objects import add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.plan import columns_read, plan_fit, rows_held_out
@@ -228,8 +228,7 @@ class GPPVAE(Showing, Measuring):
         judged = judge is not None and known_rows(prior, judge[1]) is not None
 
         def measure(weights: LatentPosterior) -> dict[str, Any]:
-            # Errors at rows that were not trained on are unbiased; use them where the model can predict such rows.
-            # On a copy: training may go on, and what is measured must not change it.
+            # At rows not trained on where the model can predict them; on a copy, since training may go on.
             self.model_, self.posterior_ = copy.deepcopy(model), weights
             return self._measured(judge if judge is not None and judged else training, training, judged)
 
@@ -239,12 +238,13 @@ class GPPVAE(Showing, Measuring):
         )
         tell_carried(prior)
         assert trainer.weights is not None, "check_phases saw a phase that conditions q(B)"
-        measured = trainer.measured if trainer.measured is not None else measure(trainer.weights)
-        self.model_, self.posterior_ = model, trainer.weights
-        self._take(measured, folder)
-        self.posterior_ = self._laplace(everything, rows)
-        self.remainders_ = self._resemblance(everything, rows)
-        self._keep(folder)
+        with releasing(folder):
+            measured = trainer.measured if trainer.measured is not None else measure(trainer.weights)
+            self.model_, self.posterior_ = model, trainer.weights
+            self._take(measured, folder)
+            self.posterior_ = self._laplace(everything, rows)
+            self.remainders_ = self._resemblance(everything, rows)
+            self._keep(folder)
         return self
 
     @classmethod

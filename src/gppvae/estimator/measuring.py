@@ -7,6 +7,7 @@ import contextlib
 import copy
 import logging
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,17 @@ CALIBRATION_ROWS, CALIBRATION_VALUES = 512, 2**21
 ENOUGH_PER_VALUE = 4  # held-out rows per value from which the covariance of their errors is taken
 
 log = logging.getLogger("gppvae")
+
+
+@contextlib.contextmanager
+def releasing(folder: RunFolder | None) -> Iterator[None]:
+    """Give the run folder free when something fails, so that the same process can try again."""
+    try:
+        yield
+    except BaseException:
+        if folder is not None:
+            folder.release()
+        raise
 
 
 class Measuring(Estimator):
