@@ -175,7 +175,7 @@ def test_the_report_command_writes_the_page_from_the_folder_alone(run: Path, tmp
     GPPVAE.load(run).save(tmp_path / "copy")
     succeed("report", tmp_path / "copy")
     assert sections(tmp_path / "copy" / "report.html") == [
-        "Every view of every object", "What the kernel learned", "Training", "Facts",
+        "Results", "Every view of every object", "What the kernel learned", "Training", "Facts",
     ]  # fmt: skip
 
 

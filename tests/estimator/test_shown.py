@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from gppvae import GPPVAE, VAE, Prediction
+from gppvae.estimator.comparison import Comparison
 from tiny import KERNEL, held_out
 
 
@@ -26,11 +27,12 @@ def test_an_estimator_says_what_it_is_and_whether_it_is_fitted(fitted) -> None:
     first, second = repr(model).split("\n")
     assert first.startswith("GPPVAE(kernel=")
     assert second.startswith("  fitted: samples of shape (1, 8, 8), 3 latents, ")
-    assert "held-out" not in second
-    model.held_out_error_, model.simple_answers_ = 0.5, {"mean": 0.75, "nearest": 0.25}
-    assert repr(model).endswith("held-out error 0.5, best simple answer 0.25 (nearest)")
+    assert f"held-out error {model.comparison_.error:.4g} of the variance" in second
+    model.comparison_ = Comparison({"model": 0.5, "mean": 0.75, "nearest": 0.25}, 9)
+    assert repr(model).endswith("held-out error 0.5 of the variance, best simple answer 0.25 (nearest)")
     assert "<table>" in model._repr_html_() and "fitted: samples" in model._repr_html_()
-    del model.held_out_error_, model.simple_answers_
+    model.comparison_ = None
+    assert "held-out" not in repr(model)
     assert repr(VAE(3)) == "VAE(latent_dim=3)"
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from gppvae import GPPVAE
+from gppvae.estimator.comparison import Comparison
 from gppvae.report.checked import LEVELS, Checked
 from gppvae.report.plots import coverage_reading, epoch_axis, plot_along, plot_training
 from gppvae.report.run import first_cell, write_report
@@ -77,11 +78,11 @@ def test_results_stand_beside_the_simple_answers_of_the_fit(vectors, tmp_path: P
     _, model, *_ = vectors
     model.save(tmp_path)
     loaded = GPPVAE.load(tmp_path)
-    loaded.held_out_error_, loaded.simple_answers_ = 0.5, {"nearest row": 0.25, "mean": 0.75}
+    loaded.comparison_ = Comparison({"model": 0.5, "nearest row": 0.25, "mean": 0.75}, 9)
     text = write_report(tmp_path, loaded).read_text("utf-8")
     assert "does not beat the nearest row" in text
     assert '<td>nearest row</td><td class="num">0.25</td>' in text
-    loaded.held_out_error_ = 0.125
+    loaded.comparison_ = Comparison({"model": 0.125, "nearest row": 0.25, "mean": 0.75}, 9)
     assert "The best simple answer, the nearest row, has 2 times" in write_report(tmp_path, loaded).read_text("utf-8")
 
 

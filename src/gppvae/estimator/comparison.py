@@ -41,6 +41,11 @@ class Comparison:
     n_rows: int
 
     @property
+    def error(self) -> float:
+        """The model's error."""
+        return self.errors[MODEL]
+
+    @property
     def best_simple(self) -> str:
         """Name of the simple answer with the least error."""
         return min((name for name in self.errors if name != MODEL), key=self.errors.__getitem__)
@@ -48,13 +53,11 @@ class Comparison:
     @property
     def loses(self) -> bool:
         """Whether a simple answer is better than the model."""
-        return self.errors[self.best_simple] < self.errors[MODEL]
+        return self.errors[self.best_simple] < self.error
 
     def __str__(self) -> str:
         others = ", ".join(f"{name} {error:.3g}" for name, error in self.errors.items() if name != MODEL)
-        return (
-            f"error at {self.n_rows} held-out rows {self.errors[MODEL]:.3g} of the variance; simple answers: {others}"
-        )
+        return f"error at {self.n_rows} held-out rows {self.error:.3g} of the variance; simple answers: {others}"
 
     def to_json(self) -> dict[str, Any]:
         return {"errors": self.errors, "n_rows": self.n_rows}

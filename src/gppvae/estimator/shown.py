@@ -26,12 +26,11 @@ def fitted_text(model: Estimator) -> str:
         words.append(f"{len(model.history_)} epochs")
     if hasattr(model, "fit_seconds_"):
         words.append(f"{model.fit_seconds_:.0f} s")
-    error, simple = getattr(model, "held_out_error_", None), getattr(model, "simple_answers_", None)
-    if error is not None:
-        words.append(f"held-out error {error:.4g}")
-    if error is not None and simple:
-        best = min(simple, key=lambda name: simple[name])
-        words.append(f"best simple answer {simple[best]:.4g} ({best})")
+    compared = getattr(model, "comparison_", None)
+    if compared is not None:
+        best = compared.best_simple
+        words.append(f"held-out error {compared.error:.4g} of the variance")
+        words.append(f"best simple answer {compared.errors[best]:.4g} ({best})")
     return "fitted: " + ", ".join(words)
 
 

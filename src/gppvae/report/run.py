@@ -13,6 +13,7 @@ import pandas as pd
 from gppvae.data.subset import Subset
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
+from gppvae.estimator.comparison import MODEL
 from gppvae.estimator.saving import model_file
 from gppvae.kernels import IdLeaf
 from gppvae.report import plots
@@ -133,16 +134,17 @@ class RunReport:
     def results(self, scores: Mapping[str, float] | None) -> None:
         """Mean squared errors at rows that were not trained on, beside simple answers."""
         found = dict(scores or (self._scores() if self.test is not None else {}))
-        stored, error = getattr(self.model, "simple_answers_", None), getattr(self.model, "held_out_error_", None)
-        if not found and error is None:
+        compared = self.model.comparison_
+        if not found and compared is None:
             return
         self.page.section(RESULTS)
         if found:
             words = error_words(self.model)[1]
             self._score_table(found, f"{words} at {len(self.rows)} rows that were not trained on.")
-        if error is not None and stored:
-            both = {OURS: float(error)} | {str(name): float(value) for name, value in stored.items()}
-            self._score_table(both, "Error at the rows that the fit held out itself.")
+        if compared is not None:
+            both = {OURS if name == MODEL else name: error for name, error in compared.errors.items()}
+            caption = f"Error at {compared.n_rows} rows held out of the fit, each value in units of its variance."
+            self._score_table(both, caption)
 
     def _score_table(self, scores: Mapping[str, float], caption: str) -> None:
         names = list(scores)
