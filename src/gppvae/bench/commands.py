@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import typer
 
-Guard = Callable[[bool], contextlib.AbstractContextManager[None]]
+from gppvae.paper.commands import Guard, command_group
+
 RESULTS = Path("results/defaults.json")
 
 
@@ -19,12 +18,7 @@ def bench_app(guard: Guard) -> typer.Typer:
     Args:
         guard: context that turns errors into one sentence; called with whether the command continues a stopped run.
     """
-    app = typer.Typer(
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    app = command_group()
 
     @app.callback()
     def group() -> None:

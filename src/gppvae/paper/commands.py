@@ -12,18 +12,23 @@ import typer
 Guard = Callable[[bool], contextlib.AbstractContextManager[None]]
 
 
+def command_group() -> typer.Typer:
+    """An empty group of commands that is loaded when it is asked for; errors are its guard's matter."""
+    return typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
 def reproduce_app(guard: Guard) -> typer.Typer:
     """The sub-commands of `gppvae reproduce`.
 
     Args:
         guard: context that turns errors into one sentence; called with whether the command continues a stopped run.
     """
-    app = typer.Typer(
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    app = command_group()
 
     @app.callback()
     def group() -> None:
