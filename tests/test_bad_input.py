@@ -200,7 +200,7 @@ def test_kernels_that_cannot_be_read(folder: Path, kernel: str, expected: str) -
         (["--batch-size", "0"], "batch_size must be a whole number of at least 1, got 0"),
         (["--epochs", "-1"], "epochs must be a whole number of at least 0, got -1"),
         (["--network", "transformer"], "network must be one of auto, image, vector, conv"),
-        (["--inference", "magic"], "inference must be one of global"),
+        (["--inference", "magic"], "inference must be auto, one of global"),
         (["--schedule", "both"], "schedule must be 'joint' or 'disjoint', got 'both'"),
         (["--likelihood", "gamma"], "likelihood must be one of gaussian"),
         (["--likelihood", "negative_binomial"], "needs counts 0, 1, 2"),

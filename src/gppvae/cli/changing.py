@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gppvae.cli.asking import Table
 from gppvae.cli.errors import one_sentence
@@ -11,6 +12,12 @@ from gppvae.cli.inputs import Inputs
 from gppvae.cli.options import OUTPUT, Run, SampleOptions, Shown, option_in, with_options
 from gppvae.cli.show import answer, row_bar
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gppvae.estimator import GPPVAE
+
+Learn = Callable[["GPPVAE", Any, "pd.DataFrame"], tuple[dict[str, Any], str]]
 NewRun = Annotated[Path, option_in(OUTPUT, help="Folder for the new model; the old one stays as it is.")]
 
 
@@ -27,20 +34,13 @@ def add_objects(
 
     Example: gppvae add-objects runs/threes new.csv --data new.npy --out runs/more_threes
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-        from gppvae.training.folder import RunFolder
 
-        folder = RunFolder(out)
-        folder.check_writable()
-        folder.check_unfinished()
-        model = GPPVAE.load(run)
-        samples, frame = Inputs.of_model(source, model).pair(table)
-        with row_bar("add objects", shown):
-            added = model.add_objects(samples, frame)
-        model.save(out)
+    def learn(model: GPPVAE, samples: Any, frame: pd.DataFrame) -> tuple[dict[str, Any], str]:
+        added = model.add_objects(samples, frame)
         words = f"{len(added)} new objects ({', '.join(added[:4])}{', ...' if len(added) > 4 else ''})"
-        answer(shown, {"model": out, "added": added}, words, f"model: {out}")
+        return {"added": added}, words
+
+    _change("add objects", learn, run, table, out, source, shown)
 
 
 @with_options
@@ -56,6 +56,16 @@ def update(
 
     Example: gppvae update runs/threes later.csv --data later.npy --out runs/threes_later
     """
+
+    def learn(model: GPPVAE, samples: Any, frame: pd.DataFrame) -> tuple[dict[str, Any], str]:
+        model.update(samples, frame)
+        return {"samples": len(frame)}, f"{len(frame)} samples taken in"
+
+    _change("update", learn, run, table, out, source, shown)
+
+
+def _change(name: str, learn: Learn, run: Path, table: Path, out: Path, source: SampleOptions, shown: Shown) -> None:
+    """Load a model, let it learn, and save it in a new folder; `learn` returns facts for --json and words."""
     with one_sentence():
         from gppvae.estimator import GPPVAE
         from gppvae.training.folder import RunFolder
@@ -65,7 +75,7 @@ def update(
         folder.check_unfinished()
         model = GPPVAE.load(run)
         samples, frame = Inputs.of_model(source, model).pair(table)
-        with row_bar("update", shown):
-            model.update(samples, frame)
+        with row_bar(name, shown):
+            facts, words = learn(model, samples, frame)
         model.save(out)
-        answer(shown, {"model": out, "samples": len(frame)}, f"{len(frame)} samples taken in", f"model: {out}")
+        answer(shown, {"model": out} | facts, words, f"model: {out}")

@@ -48,6 +48,6 @@ def find_inference(named: Any) -> type[Inference]:
         return named
     if not isinstance(named, str) or named not in INFERENCES:
         raise ValueError(
-            f"inference must be one of {', '.join(INFERENCES)} or a class, got {named!r}; see docs/inference.md"
+            f"inference must be auto, one of {', '.join(INFERENCES)} or a class, got {named!r}; see docs/inference.md"
         )
     return INFERENCES[named]
