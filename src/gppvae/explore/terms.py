@@ -18,7 +18,7 @@ from gppvae.kernels.stationary import StationaryLeaf
 from gppvae.models.terms import contributions, kernel_terms
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
-from gppvae.report.figures import cluster_order
+from gppvae.report.plots import cluster_order
 
 TermName = tuple[int, int]  # number of the group of latents, number of the term in its kernel
 MAX_LEVELS = 120  # of a covariance that is shown

@@ -7,7 +7,6 @@ request, so it can be mailed, archived or opened from a disk without a network.
 from __future__ import annotations
 
 import base64
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -19,14 +18,12 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 
 from gppvae.data.atomic import write_bytes
-
-from .figures import check_images, render, to_uint8
-from .svg import CHART_CSS, DARK, LIGHT, Plot
+from gppvae.data.png import png_uri
+from gppvae.report.images import check_images, to_uint8
+from gppvae.report.svg import CHART_CSS, DARK, LIGHT, Plot
 
 MAX_SIDE = 32000  # browsers refuse to decode pictures much larger than this
 DASH = "\u2013"
@@ -96,13 +93,6 @@ class Page:
         region = f'class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"'
         self._figure(f"<div {region}>{table}</div>", caption)
 
-    def figure(self, fig: Figure, caption: str, alt: str) -> None:
-        """Add a matplotlib figure at its natural size; `alt` describes it for those who cannot see it."""
-        width, height = (round(96 * inches) for inches in fig.get_size_inches())
-        uri = _data_uri(render(fig, "png", 192))
-        size = f'class="plot" width="{width}" height="{height}"'
-        self._figure(f'<img {size} src="{uri}" alt="{escape(alt)}">', caption)
-
     def plot(self, plot: Plot) -> None:
         """Add charts with the plot's own caption."""
         self._figure(plot.html(), plot.caption)
@@ -147,7 +137,7 @@ class Page:
         if not (0 <= start[0] < n_objects and 0 <= start[1] < n_views):
             raise ValueError(f"start must be an object and a view of {n_objects} x {n_views}, got {start}")
         data = {"w": width, "h": height, "ms": ms, "start": list(start), **names, **marks}
-        inner = _turntable_html(data, _png(pack_sprite([pixels for pixels, _ in drawn.values()])))
+        inner = _turntable_html(data, png_uri(pack_sprite([pixels for pixels, _ in drawn.values()]), optimize=True))
         self._figure(inner, caption, f' class="turntable" data-turntable="{escape(json.dumps(data))}"')
 
     def facts(self, facts: Mapping[str, object]) -> None:
@@ -253,16 +243,6 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     is_float = isinstance(value, Real) and not isinstance(value, Integral)
     return f"{value:.4g}" if is_float else str(value)
-
-
-def _png(pixels: NDArray[np.uint8]) -> str:
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, format="PNG", optimize=True)
-    return _data_uri(out.getvalue())
-
-
-def _data_uri(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 _HEAD = """<!doctype html>

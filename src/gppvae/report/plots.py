@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -11,8 +10,11 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
 
+from gppvae.data.png import png_uri
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE, Curve, Explanation, TermExplanation
 from gppvae.kernels import FreeForm, IdLeaf, InducingLeaf, Leaf, Learned
@@ -27,8 +29,7 @@ from gppvae.report.checked import (
     row_label,
     spread,
 )
-from gppvae.report.figures import cluster_order, to_uint8
-from gppvae.report.images import is_image, png_bytes, shade_range, to_pictures
+from gppvae.report.images import is_image, shade_range, to_pictures, to_uint8
 from gppvae.report.svg import BOLD, Chart, Plot, Series, bar_chart, cut, heat_map, line_chart, scatter_map
 
 TERMS = {
@@ -154,6 +155,27 @@ def _covariance(leaf: Leaf, tables: Sequence[Table]) -> tuple[np.ndarray, list[s
         values = torch.from_numpy(numbers).to(device)
     with torch.no_grad():
         return leaf.covariance(values, values).cpu().numpy(), labels, size
+
+
+def cluster_order(matrix: ArrayLike) -> NDArray[np.intp]:
+    """Order of rows that puts correlated ones side by side: average linkage on 1 - correlation."""
+    cov = check_square(matrix, "matrix")
+    if len(cov) < 3:
+        return np.arange(len(cov))
+    scale = np.sqrt(np.clip(np.diag(cov), np.finfo(float).tiny, None))
+    distance = np.clip(1.0 - 0.5 * (cov + cov.T) / np.outer(scale, scale), 0.0, 2.0)
+    np.fill_diagonal(distance, 0.0)
+    # The optimal leaf order costs cubic time, so large trees keep their natural order.
+    tree = hierarchy.linkage(squareform(distance, checks=False), "average", optimal_ordering=len(cov) <= 500)
+    return np.asarray(hierarchy.leaves_list(tree), dtype=np.intp)
+
+
+def check_square(matrix: ArrayLike, name: str) -> NDArray[np.float64]:
+    """The matrix as floats, or ValueError unless it is square and finite."""
+    array = np.asarray(matrix, dtype=np.float64)
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.size or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be a finite square matrix, got shape {array.shape}")
+    return array
 
 
 # -- what each term explains
@@ -458,10 +480,9 @@ def picture_chart(
     height = max(side * image.shape[0] / image.shape[1] for _, image in pictures)
     for i, (name, image) in enumerate(pictures):
         x, y = (i % per_row) * (side + gap), top + (i // per_row) * (height + 20)
-        uri = "data:image/png;base64," + base64.b64encode(png_bytes(image)).decode("ascii")
         style = ' style="image-rendering:pixelated"' if max(image.shape[:2]) < 96 else ""
         parts.append(
-            f'<image href="{uri}" x="{x:g}" y="{y:g}" width="{side:g}" height="{height:g}"{style}>'
+            f'<image href="{png_uri(image)}" x="{x:g}" y="{y:g}" width="{side:g}" height="{height:g}"{style}>'
             f"<title>{escape(name)}</title></image>"
             f'<text class="soft" x="{x + side / 2:g}" y="{y + height + 13:g}" text-anchor="middle">'
             f"{escape(cut(name, side))}<title>{escape(name)}</title></text>"

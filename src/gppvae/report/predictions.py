@@ -16,10 +16,10 @@ from gppvae.data.anndata_files import H5AD, write_h5ad
 from gppvae.data.arrays import from_input_layout
 from gppvae.data.atomic import WriteError, part_of, remove_leftovers, write_error
 from gppvae.data.files import PARQUET
+from gppvae.data.png import png_bytes
 from gppvae.data.table import id_text
 from gppvae.estimator import GPPVAE
-from gppvae.report.figures import to_uint8
-from gppvae.report.images import contact_sheet, is_image, png_bytes, shade_range, to_pictures
+from gppvae.report.images import contact_sheet, is_image, shade_range, to_pictures, to_uint8
 from gppvae.training.folder import RunFolder
 
 SHEET_ROWS = 400
