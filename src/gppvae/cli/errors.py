@@ -51,8 +51,9 @@ def _exit_code(error: Exception) -> int:
 
 def _sentence(error: Exception) -> str:
     from gppvae.data.atomic import NO_SPACE
+    from gppvae.data.words import one_line
 
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = one_line(str(error)) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
         kept = "; what was saved before is kept: free some space and type the same command again"

@@ -249,6 +249,7 @@ def _given(settings: FitSettings, of_likelihood: LikelihoodOptions) -> dict[str,
 def _read_phases(path: Path) -> list[Any]:
     """Phases from a JSON list of their fields."""
     from gppvae.data.paths import plain_file
+    from gppvae.data.words import reason
     from gppvae.inference.phase import Phase
 
     try:
@@ -257,8 +258,7 @@ def _read_phases(path: Path) -> list[Any]:
             raise ValueError(f"its content is {type(found).__name__}")
         return [Phase(**entry) for entry in found]
     except (TypeError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise ValueError(
             f"expected a list of phases in {path}, each with name, inference, epochs and lr, got something else "
-            f"({reason}); see gppvae.Phase"
+            f"({reason(error)}); see gppvae.Phase"
         ) from None

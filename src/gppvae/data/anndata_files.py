@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import scipy.sparse
 
 from gppvae.data.named import Named
 from gppvae.data.paths import plain_file
-from gppvae.data.table import shortened
+from gppvae.data.words import did_you_mean, reason, shortened
 
 H5AD = ".h5ad"
 AXES = ("x", "y", "z")
@@ -62,8 +61,9 @@ def read_h5ad(
     except Exception as error:  # what a damaged file raises depends on the place
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        reason = shortened(" ".join(str(error).split()).rstrip("."), 200)
-        raise ValueError(f"expected an AnnData in {file}, got something else ({reason}); check the file") from None
+        raise ValueError(
+            f"expected an AnnData in {file}, got something else ({reason(error)}); check the file"
+        ) from None
     return from_anndata(adata, layer, spatial)
 
 
@@ -97,8 +97,7 @@ def _anndata(file: Path) -> Any:
 def _known(what: str, name: str, there: Any) -> str:
     names = [str(key) for key in there]
     if name not in names:
-        near = difflib.get_close_matches(str(name), names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {_list(there)}"
+        hint = did_you_mean(str(name), names, f"there are {_list(there)}")
         raise ValueError(
             f"expected a {what} of the AnnData, got {shortened(str(name))!r}, which it does not have; {hint}"
         )

@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from gppvae.data.paths import plain_file
+from gppvae.data.words import reason
 
 GREY_MODES = ("1", "L", "I", "I;16", "I;16B", "I;16L", "F", "LA", "La")
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
@@ -96,8 +97,7 @@ def _opened(path: str) -> Iterator[ImageFile.ImageFile]:
     except Exception as error:  # Pillow's readers raise whatever their parsing meets: SyntaxError, struct.error, ...
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the system's own words: no permission, input/output error
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise ValueError(f"expected a whole image in {path}, got a damaged one ({reason}); replace it") from None
+        raise ValueError(f"expected a whole image in {path}, got a damaged one ({reason(error)}); replace it") from None
 
 
 def _header(image: ImageFile.ImageFile, path: str) -> Header:

@@ -12,6 +12,7 @@ import h5py
 
 from gppvae.data.paths import plain_file
 from gppvae.data.unwritten import Unwritten, unwritten_part
+from gppvae.data.words import reason
 
 MAX_LINKS = 32  # followed one after the other; links may go round in circles
 
@@ -52,9 +53,9 @@ def _one_sentence(file: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except (OSError, RuntimeError, KeyError) as error:  # what h5py raises, depending on where a file is damaged
-        reason = " ".join(str(error).split())
         raise ValueError(
-            f"expected an HDF5 file at {file}, got something else or a damaged one ({reason}); write it with h5py"
+            f"expected an HDF5 file at {file}, got something else or a damaged one "
+            f"({reason(error)}); write it with h5py"
         ) from None
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from safetensors import SafetensorError, deserialize
 
+from gppvae.data.words import reason
+
 FORMAT = "gppvae-2"
 ADVICE = "restore it from a copy or fit again"
 # Names of the types in a header as digest() writes them.
@@ -81,7 +83,5 @@ def checked_content(path: Path) -> Iterator[None]:
     except (OSError, MismatchError):
         raise
     except Exception as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"{path} does not hold what this version of gppvae writes ({reason or type(error).__name__}); {ADVICE}"
-        ) from None
+        found = f"no {error}" if isinstance(error, KeyError) else reason(error)
+        raise ValueError(f"{path} does not hold what this version of gppvae writes ({found}); {ADVICE}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from gppvae.data.subset import Subset
-from gppvae.data.table import repeated_name, shortened
+from gppvae.data.table import repeated_name
+from gppvae.data.words import did_you_mean, shortened
 
 
 class Named:
@@ -81,8 +81,7 @@ def chosen_columns(patterns: str | Sequence[str], columns: Iterable[Any], read: 
         exact = [pattern] if pattern in there else None
         found = exact or [name for name in there if fnmatch.fnmatchcase(name, pattern) and name not in read]
         if not found:
-            near = difflib.get_close_matches(pattern, there, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see the names in the table's first line"
+            hint = did_you_mean(pattern, there, "see the names in the table's first line")
             raise ValueError(
                 f"expected columns of the table as samples, got {shortened(pattern)!r}, which fits none; {hint}"
             )

@@ -19,6 +19,7 @@ import scipy.sparse
 from gppvae.data.named import Named
 from gppvae.data.subset import Subset
 from gppvae.data.unwritten import is_zarr, zarr_folder
+from gppvae.data.words import reason
 
 UNIT_BYTES = 1 << 18  # chunks smaller than this are read several at a time
 BUFFER_BYTES = 32 << 20  # of chunks that are shuffled together; twice as much is kept
@@ -225,9 +226,9 @@ def _read(data: Any, start: int, stop: int, values: Callable[[], Any]) -> np.nda
             name = zarr_folder(data) or str(data.store)
         else:
             raise  # not ours to explain
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"expected rows {start} to {stop - 1} to be whole in {name}, got damaged ones ({reason}); restore the data"
+            f"expected rows {start} to {stop - 1} to be whole in {name}, got damaged ones ({reason(error)}); "
+            "restore the data"
         ) from None
 
 

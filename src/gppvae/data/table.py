@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+
+from gppvae.data.words import did_you_mean, shortened
 
 MAX_ID_LENGTH = 1000  # characters; ids are held at one width, so a long one would cost its length in every row
 
@@ -49,8 +50,7 @@ class Table:
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.columns:
-            near = difflib.get_close_matches(name, self.columns, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "add it or change the kernel"
+            hint = did_you_mean(name, self.columns, "add it or change the kernel")
             names = sorted(self.columns)
             more = f" and {len(names) - 20} more" if len(names) > 20 else ""
             raise ValueError(f"expected a column {name!r}, got columns {names[:20]}{more}; {hint}")
@@ -198,11 +198,6 @@ def repeated_name(names: Iterable[str]) -> str | None:
             return name
         seen.add(name)
     return None
-
-
-def shortened(text: str, length: int = 60) -> str:
-    """A text as it may stand in a sentence."""
-    return text if len(text) <= length else f"{text[:length]}..."
 
 
 def id_text(value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gppvae.data.paths import kind_of, plain_file
 from gppvae.data.unwritten import files_below, unwritten_part
+from gppvae.data.words import reason
 
 MARKS = ("zarr.json", ".zarray", ".zgroup")  # of formats 3 and 2
 
@@ -35,9 +36,9 @@ def open_zarr(folder: Path, fill_unwritten: bool = False) -> Any:
         array = zarr.open(str(folder), mode="r")
         found = unwritten_part(array) if hasattr(array, "dtype") else None
     except Exception as error:  # what a damaged description raises: JSON, key, type, value and division errors
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"expected a Zarr array at {folder}, got something else or a damaged one ({reason}); write it with zarr"
+            f"expected a Zarr array at {folder}, got something else or a damaged one "
+            f"({reason(error)}); write it with zarr"
         ) from None
     if not hasattr(array, "dtype"):
         raise ValueError(f"expected a Zarr array at {folder}, got a group; give the path of one array in it")

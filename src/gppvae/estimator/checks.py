@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+
+from gppvae.data.words import reason, shown
 
 MAX_EPOCHS = 10**8
 MAX_BATCH = 10**9
@@ -74,16 +75,7 @@ def readable_algebra() -> Iterator[None]:
     try:
         yield
     except torch.linalg.LinAlgError as error:
-        reason = " ".join(str(error).split())
         raise ValueError(
-            f"a covariance of the fitted kernel is not positive definite at these rows ({reason}); "
+            f"a covariance of the fitted kernel is not positive definite at these rows ({reason(error)}); "
             "fit again with a kernel of larger jitter or with other columns"
         ) from None
-
-
-def shown(value: Any) -> str:
-    """A value as it may stand in a sentence: one line, not too long."""
-    if isinstance(value, int) and abs(value) > 10**60:
-        return f"a number of about {round(math.log10(2) * value.bit_length())} digits"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -20,6 +20,7 @@ from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.header import checked_content
 from gppvae.data.named import framed, samples_from
 from gppvae.data.table import Rows, Table
+from gppvae.data.words import shown
 from gppvae.estimator.base import NotFittedError
 from gppvae.estimator.checks import (
     MAX_BATCH,
@@ -28,7 +29,6 @@ from gppvae.estimator.checks import (
     find_device,
     number,
     readable_algebra,
-    shown,
     whole,
 )
 from gppvae.estimator.choices import PATIENCE, TOLERANCE

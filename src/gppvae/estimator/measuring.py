@@ -19,6 +19,7 @@ from gppvae.data.arrays import Samples, from_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.header import checked_content
 from gppvae.data.table import Rows, Table
+from gppvae.data.words import reason
 from gppvae.estimator.base import Estimator
 from gppvae.estimator.comparison import Comparison, compare
 from gppvae.estimator.impute import TRIED_IN_FIT, Imputer, learn_value_noise
@@ -147,9 +148,7 @@ class Measuring(Estimator):
         try:
             return laplace_posterior(*self._fitted, epoch)
         except torch.linalg.LinAlgError as error:  # a fit that took hours is kept
-            log.warning(
-                "variances are those of training, since sites are not finite (%s)", " ".join(str(error).split())
-            )
+            log.warning("variances are those of training, since sites are not finite (%s)", reason(error))
             return self.posterior_
 
     @torch.no_grad()

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from gppvae.data.header import MismatchError, checked_content
 from gppvae.data.table import Table
-from gppvae.estimator.checks import number, shown, whole
+from gppvae.data.words import shown
+from gppvae.estimator.checks import number, whole
 from gppvae.estimator.settings import WRITES_PHASES, Groups, group_texts
 from gppvae.inference.phase import Phase
 from gppvae.kernels import IdLeaf, Learned, Linear

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gppvae.data.words import one_line
 from gppvae.explore.answers import Answers
 
 STATIC = Path(__file__).parent / "static"
@@ -109,7 +110,7 @@ def make_app(answers: Answers, token: str) -> ASGIApp:
                 raise ValueError(f"expected a JSON object, got {type(asked).__name__}")
             found = await anyio.to_thread.run_sync(questions[name], asked)
         except (ValueError, TypeError, RecursionError) as error:
-            return _sentence(" ".join(str(error).split()) or type(error).__name__, 400)
+            return _sentence(one_line(str(error)) or type(error).__name__, 400)
         return (
             Response(found, media_type="application/octet-stream") if isinstance(found, bytes) else JSONResponse(found)
         )

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.table import Column, Rows, Table
-from gppvae.kernels.arguments import read_arguments, shown, write_call
+from gppvae.data.words import shown
+from gppvae.kernels.arguments import read_arguments, write_call
 from gppvae.kernels.not_applicable import fill_switched_off, rows_that_apply
 
 MAX_DENSE_ROWS = 4096

@@ -17,7 +17,7 @@ from torch import Tensor
 from gppvae.data.atomic import write_bytes, write_error
 from gppvae.data.header import read_object
 from gppvae.data.run_files import CHECKPOINT, CONFIG, METRICS, MODEL
-from gppvae.data.table import shortened
+from gppvae.data.words import shortened
 from gppvae.data.world import ALONE, World
 from gppvae.training.checkpoint import read_tensors, write_json, write_tensors
 from gppvae.training.distributed import on_first, restarted
