@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from gppvae import GPPVAE, VAE, IdLeaf, InducingLeaf, Inference, Likelihood, LossTerms, NumericLeaf, Phase
 from gppvae.cli import app
 from gppvae.data.batches import Epoch
+from gppvae.estimator.described import column_rows, kernel_rows
 from gppvae.inference import INFERENCES, Minibatch, draw, neg_entropy, recon_nll
 from gppvae.kernels import Kernel
 from gppvae.likelihoods import Gaussian, Perceptual, ScaledGaussian
 from gppvae.models.vae import Autoencoder
-from gppvae.report.describe import column_rows, kernel_rows
 from gppvae.report.run import write_report
 from gppvae.training import loop
 from gppvae.training.checkpoint import read_tensors

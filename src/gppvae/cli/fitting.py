@@ -48,9 +48,15 @@ def demo(
         answer(shown, {"mse": result.mse, "report": result.page}, f"report: {result.page}")
 
 
-def _setting(panel: str, default: str, text: str, *words: str) -> Any:
+def _setting(panel: str, default: str, text: str, words: str = "") -> Any:
     """An option of `fit` that GPPVAE itself has a default for; the shell completes its words."""
-    return option_in(panel, help=text, show_default=default, autocompletion=(lambda: list(words)) if words else None)
+    return option_in(panel, help=text, show_default=default, autocompletion=(lambda: words.split()) if words else None)
+
+
+def _choice(panel: str, words: str) -> Any:
+    """An option that is one of some words, of which the first is the default."""
+    *most, last = words.split()
+    return _setting(panel, words.split()[0], f"{', '.join(most)} or {last}.", words)
 
 
 @dataclass
@@ -58,45 +64,19 @@ class FitSettings:
     """Settings of GPPVAE as options; what is not given is left to it. The defaults here are what --help shows."""
 
     latent_dim: Annotated[int | None, _setting(MODEL, "chosen from the data", "Latent dimensions.")] = None
-    network: Annotated[
-        str | None,
-        _setting(
-            MODEL,
-            "auto",
-            "auto, image, vector, conv, wide, faces or mlp.",
-            "auto",
-            "image",
-            "vector",
-            "conv",
-            "wide",
-            "faces",
-            "mlp",
-        ),
-    ] = None
+    network: Annotated[str | None, _choice(MODEL, "auto image vector conv wide faces mlp")] = None
     width: Annotated[int | None, _setting(MODEL, "the network's own", "Channels of every layer of the network.")] = None
-    likelihood: Annotated[
-        str | None,
-        _setting(
-            MODEL, "gaussian", "gaussian, bernoulli, negative_binomial, poisson or perceptual.",
-            "gaussian", "bernoulli", "negative_binomial", "poisson", "perceptual",
-        ),
-    ] = None  # fmt: skip
+    likelihood: Annotated[str | None, _choice(MODEL, "gaussian bernoulli negative_binomial poisson perceptual")] = None
     pixel_var: Annotated[
         float | None, _setting(MODEL, "measured at rows held out", "Noise variance of the Gaussian likelihood.")
     ] = None
     alpha: Annotated[float | None, _setting(MODEL, "the inference's own", "Latent noise variance to start from.")] = (
         None
     )
-    inference: Annotated[
-        str | None,
-        _setting(
-            TRAINING, "auto", "auto, leave_out, global, minibatch, posterior or exact.",
-            "auto", "global", "leave_out", "minibatch", "posterior", "exact",
-        ),
-    ] = None  # fmt: skip
+    inference: Annotated[str | None, _choice(TRAINING, "auto leave_out global minibatch posterior exact")] = None
     schedule: Annotated[
         str | None,
-        _setting(TRAINING, "joint", "joint, or disjoint to keep the networks of the warm-up.", "joint", "disjoint"),
+        _setting(TRAINING, "joint", "joint, or disjoint to keep the networks of the warm-up.", "joint disjoint"),
     ] = None
     epochs: Annotated[int | None, _setting(TRAINING, "chosen from the data", "Passes over the data.")] = None
     warmup_epochs: Annotated[int | None, _setting(TRAINING, "50", "Passes of the VAE warm-up.")] = None
@@ -124,13 +104,13 @@ class FitSettings:
         _setting(VALIDATION, "a few per cent with auto, else none", "Share of the rows that measure errors."),
     ] = None
     channels: Annotated[
-        str | None, _setting(SAMPLES, "first", "first or last, for arrays of four dimensions.", "first", "last")
+        str | None, _setting(SAMPLES, "first", "first or last, for arrays of four dimensions.", "first last")
     ] = None
     scale: Annotated[float | None, _setting(SAMPLES, "white becomes 1 in images", "Factor on the samples' values.")] = (
         None
     )
     missing: Annotated[
-        str | None, _setting(SAMPLES, "error", "error, or mask for NaN that means not observed.", "error", "mask")
+        str | None, _setting(SAMPLES, "error", "error, or mask for NaN that means not observed.", "error mask")
     ] = None
 
 

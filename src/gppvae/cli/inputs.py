@@ -151,12 +151,14 @@ def fit_data(
     kernel: Any,
     seed: int | None,
     names: list[str] | None = None,
+    tables_only: bool = False,
 ) -> tuple[Pair, Pair | None]:
     """Training and validation data, each (samples, table).
 
     Args:
         kernel: to be fitted, or that was.  seed: of the rows held out.
         names: of the values of the samples that a model was fitted to.
+        tables_only: leave the samples out; they are None.
     """
     from gppvae.data.subset import Subset, hold_out
     from gppvae.data.table import Table
@@ -164,19 +166,20 @@ def fit_data(
 
     place, data, fraction = held_out.validation_table, held_out.validation_data, held_out.validation_fraction
     apart = source.data is not None
-    if (place is None) != (data is None) and (apart or place is None):
+    if not tables_only and (place is None) != (data is None) and (apart or place is None):
         raise ValueError("expected --validation-table and --validation-data together, got only one of them; give both")
     if fraction is not None and place is not None:
         raise ValueError("expected --validation-fraction or --validation-table, got both; choose one")
     ids = id_columns(kernel)
     inputs = Inputs(source, ids, columns_of(kernel), names)
-    samples, frame = inputs.pair(table)
+    samples, frame = (None, inputs.table(table)) if tables_only else inputs.pair(table)
     if place is not None:
-        return (samples, frame), inputs.pair(place, data)
+        return (samples, frame), (None, inputs.table(place)) if tables_only else inputs.pair(place, data)
     if fraction is None:
         return (samples, frame), None
     kept, held = hold_out(Table(frame), fraction, ids, seed or 0)
-    return (Subset(samples, kept), frame.iloc[kept]), (Subset(samples, held), frame.iloc[held])
+    parts = [(None if samples is None else Subset(samples, index), frame.iloc[index]) for index in (kept, held)]
+    return parts[0], parts[1]
 
 
 def _parts(word: str, there: Sequence[str]) -> list[str]:

@@ -111,15 +111,13 @@ def image_names(folder: str | os.PathLike[str]) -> list[Path]:
 
 def is_path_list(data: Any) -> bool:
     """Whether these are paths: a list or column of text or Path objects."""
-    if isinstance(data, (str, bytes, os.PathLike)) or len(getattr(data, "shape", (0,))) != 1:
-        return False
-    if not hasattr(data, "__len__") or len(data) == 0:
-        return False
-    if isinstance(data, (list, tuple)):
-        return all(isinstance(item, (str, os.PathLike)) for item in data)
-    shape, dtype = getattr(data, "shape", ()), str(getattr(data, "dtype", ""))
-    textual = dtype in ("object", "str", "string") or dtype.startswith(("<U", ">U"))
-    return len(shape) == 1 and textual and all(isinstance(item, (str, os.PathLike)) for item in np.asarray(data))
+    if not isinstance(data, (list, tuple)):
+        dtype = str(getattr(data, "dtype", ""))
+        textual = dtype in ("object", "str", "string") or dtype.startswith(("<U", ">U"))
+        if len(getattr(data, "shape", ())) != 1 or not textual:
+            return False
+        data = np.asarray(data)
+    return len(data) > 0 and all(isinstance(item, (str, os.PathLike)) for item in data)
 
 
 def _checked_size(size: Any) -> tuple[int, int]:

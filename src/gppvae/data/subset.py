@@ -31,6 +31,11 @@ class Subset:
         return np.asarray(self.data[self.index[key]])
 
 
+def evenly(n: int, most: int) -> np.ndarray:
+    """At most `most` of n positions, evenly spaced, both ends included."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.zeros(0, np.int64)
+
+
 def hold_out(
     table: Table, fraction: float, id_columns: Sequence[str] = (), seed: int = 0, least_left: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:

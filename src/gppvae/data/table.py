@@ -144,17 +144,6 @@ class Rows:
         n = next(iter(picked.values())).index.shape[0] if picked else _count(index, self.n_rows)
         return Rows(picked, n)
 
-    @staticmethod
-    def joined(parts: list[Rows]) -> Rows:
-        """Slices of the same rows, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        columns = {
-            key: Column(torch.cat([part.columns[key].index for part in parts]), column.values)
-            for key, column in parts[0].columns.items()
-        }
-        return Rows(columns, sum(map(len, parts)))
-
     @property
     def device(self) -> torch.device:
         return next((c.index.device for c in self.columns.values()), torch.device("cpu"))

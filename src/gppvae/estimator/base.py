@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -22,12 +22,15 @@ from torch import Tensor, nn
 
 from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Epoch
+from gppvae.data.header import checked_content
 from gppvae.data.named import aligned, framed
+from gppvae.data.run_files import model_file
 from gppvae.data.table import Rows
 from gppvae.estimator.checks import MAX_BATCH, MAX_SEED, MAX_WIDTH, choice, find_device, instance, number, whole
 from gppvae.estimator.export import export_decoder, write_onnx
 from gppvae.estimator.outputs import Folder, Outputs
-from gppvae.estimator.settings import WRITES_PHASES, own_parts, settings_of
+from gppvae.estimator.saving import check_same_likelihood, check_settings_saved, load_model
+from gppvae.estimator.settings import WRITES_PHASES, arguments, ask_again, own_parts, settings_of
 from gppvae.estimator.shown import estimator_html, fitted_text
 from gppvae.estimator.sizes import measure_sizes
 from gppvae.inference.phase import Phase
@@ -35,6 +38,7 @@ from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian,
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import NETWORKS, build_networks, check_networks, choose_network
+from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.callbacks import Callback, CallbackList, check_callbacks
 from gppvae.training.distributed import check_same, current_world, first_process
@@ -60,6 +64,8 @@ class Estimator(abc.ABC):
 
     Fields are the settings: `get_params`, config.json, the model file, `gppvae info` and the report read them here.
     """
+
+    kind: ClassVar[str]  # in model files
 
     network: str = "auto"
     width: int | None = None
@@ -143,12 +149,14 @@ class Estimator(abc.ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path`."""
 
+    # -- checks
+
     @property
-    @abc.abstractmethod
     def _fitted_model(self) -> GPPriorVAE:
         """The fitted model, or NotFittedError."""
-
-    # -- checks
+        if not hasattr(self, "model_"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit() or load() first")
+        return self.model_
 
     def _check_settings(self) -> None:
         whole("seed", self.seed, 0, MAX_SEED)
@@ -158,7 +166,7 @@ class Estimator(abc.ABC):
             ("patience", 0, None),
             ("validate_every", 1, None),
         )
-        for name, least, most in [*optional, ("validate_every", 1, None)]:
+        for name, least, most in optional:
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), least, most)
         choice("network", self.network, NETWORKS)
@@ -327,6 +335,46 @@ class Estimator(abc.ABC):
                 folder.release()
         if self._stopped is not None:
             raise self._stopped
+
+    def _meta(self) -> dict[str, Any]:
+        """What every model file says of itself, as JSON values."""
+        return {
+            "kind": self.kind,
+            "given": settings_of(self),
+            "trained": self.resolved_,
+            "own": own_parts(self),
+            "shape": list(self.shape_),
+            "layout": self.layout_,
+            "names": self.sample_names_,
+            "history": self.history_,
+            "fit_seconds": self.fit_seconds_,
+            "skipped_steps": self.skipped_steps_,
+        }
+
+    @classmethod
+    def _opened(
+        cls: type[Self], path: str | os.PathLike[str], again: dict[str, Any], device: str | None
+    ) -> tuple[Self, dict[str, Tensor], dict[str, Any]]:
+        """An estimator with the settings of a saved one, its model still to be built; tensors and `_meta` of the file.
+
+        Args:
+            again: arguments of the constructor that were given again, None for those that were not.
+        """
+        find_device(device)
+        tensors, meta = load_model(path, cls.kind)
+        ask_again(meta["own"], again, path, "load()")
+        if again.get("likelihood") is not None:
+            check_same_likelihood(again["likelihood"], meta["trained"]["likelihood"])
+        given_again = {name: value for name, value in again.items() if value is not None}
+        with checked_content(model_file(path)):
+            check_settings_saved(cls, meta["given"], meta["trained"])
+            self = cls(**(arguments(meta["given"]) | given_again), device=device)
+            self._check_settings()
+            self.shape_, self.layout_, self.sample_names_ = tuple(meta["shape"]), meta["layout"], meta["names"]
+            self._sees_mask = meta["trained"]["encoder"] == MaskedEncoder.__name__
+            self.resolved_, self.history_ = meta["trained"], meta["history"]
+            self.fit_seconds_, self.skipped_steps_ = float(meta["fit_seconds"]), meta["skipped_steps"]
+        return self, tensors, meta
 
     def _data_facts(self, samples: Samples, rows: Rows) -> dict[str, Any]:
         codes = {

@@ -28,7 +28,10 @@ def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
             rows.append((f"{of}no kernel", "what no column explains, variance 1"))
             continue
         parts = [part for part in group.kernel.modules() if isinstance(part, (Leaf, Scale))]
-        rows += [(of + _name(part), _learned(part) + kernel_label(model, part)) for part in parts]
+        rows += [
+            (of + _name(part), (learned_words(part) or "nothing to learn") + kernel_label(model, part))
+            for part in parts
+        ]
         rows.append((f"{of}latent noise", f"variance {float(group.alpha.detach()):.4g}{noise_label(model)}"))
     return rows
 
@@ -40,11 +43,6 @@ def noise_label(model: GPPVAE) -> str:
         return " (fixed, not learned)"
     blind = [name for name in trained if name in INFERENCES and not INFERENCES[name].identifies_noise]
     return " (not identified by this inference)" if len(blind) == len(trained) else ""
-
-
-def noise_learned(model: GPPVAE) -> bool:
-    """Whether the latent noise says something about the data, so that shares of variance may be made of it."""
-    return not noise_label(model)
 
 
 def kernel_label(model: GPPVAE, part: Leaf | Scale) -> str:
@@ -68,7 +66,8 @@ def _name(part: Leaf | Scale) -> str:
     return part.text() if isinstance(part, Leaf) else f"factor before {part.kernel.text()}"
 
 
-def _learned(part: Leaf | Scale) -> str:
+def learned_words(part: Leaf | Scale) -> str:
+    """What a part of the kernel learned; empty where there is nothing to learn."""
     if isinstance(part, Scale):
         return f"{float(part.value.detach()):.4g}"
     if isinstance(part, Learned):
@@ -82,7 +81,7 @@ def _learned(part: Leaf | Scale) -> str:
     # Few parameters are shown as the class names them; a table of many says nothing here.
     words += [f"{name} {_numbers(p)}" for name, p in part.named_parameters() if p.numel() <= MAX_NUMBERS]
     words += [f"{part.rank} inducing points"] if isinstance(part, InducingLeaf) else []
-    return ", ".join(words) or "nothing to learn"
+    return ", ".join(words)
 
 
 def _numbers(values: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,10 +13,11 @@ from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.outputs import Folder, Outputs
-from gppvae.inference.row_latents import STEPS, Observed, RowLatents, slopes_of
+from gppvae.inference.row_latents import STEPS, Observed, RowLatents
 from gppvae.inference.trust import Trust, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.value_noise import MAX_VALUES, noise_covariance, rows_enough
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
+from gppvae.models.forward import slopes
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import latents_at
 from gppvae.prior.posterior import LatentPosterior
@@ -142,7 +142,8 @@ class Imputer:
         device = next(self.model.autoencoder.parameters()).device
         epoch = Epoch(data, rows, self.rows_at_once(data.shape), None, device)
         shape = (len(data), *to_input_layout(np.empty((0, *data.shape)), data.layout_in).shape[1:])
-        with Outputs(out, ("mean", "std"), shape) as arrays, self._draws_out(out, n_samples, shape) as drawn:
+        of_draws = ("draws",) if n_samples else (), (shape[0], n_samples, *shape[1:])
+        with Outputs(out, ("mean", "std"), shape) as arrays, Outputs(out, *of_draws) as drawn:
             trust = self.trust(epoch, generator, sides=False) or self.usual
             # Stretched draws of counts would be no counts.
             spread = trust.spread if isinstance(self.likelihood, (Gaussian, ScaledGaussian)) else 1.0
@@ -163,11 +164,6 @@ class Imputer:
                     drawn.put(draws=torch.stack(kept, dim=1))
         draws_first = np.moveaxis(drawn["draws"], 1, 0) if n_samples else None
         return Imputation(arrays["mean"], arrays["std"], draws_first)
-
-    @staticmethod
-    def _draws_out(out: Folder, n_samples: int, shape: tuple[int, ...]) -> Outputs:
-        names = ("draws",) if n_samples else ()
-        return Outputs(None if out is None else Path(out), names, (shape[0], n_samples, *shape[1:]))
 
 
 @torch.no_grad()
@@ -191,7 +187,7 @@ def learn_value_noise(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch,
     gp, unit = model.prior.to_gp, model.prior.to_gp(likelihood.unit)
     errors = gp(y.to(epoch.device) - likelihood.mean(autoencoder.decode(z))) / unit
     seen = torch.ones_like(errors, dtype=torch.bool) if mask is None else mask.to(errors.device)
-    slopes = gp(slopes_of(lambda at: likelihood.mean(autoencoder.decode(at)), z, autoencoder)) / unit
+    steep = gp(slopes(lambda at: likelihood.mean(autoencoder.decode(at)), autoencoder.for_decoder(z))) / unit
     var = latents.var + latents.noise if held_out else torch.zeros_like(latents.var)
-    found = noise_covariance(errors, seen, slopes, var)
+    found = noise_covariance(errors, seen, steep, var)
     return found * unit * unit.unsqueeze(1) if unit.ndim else found * unit.square()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gppvae.data.header import MismatchError, checked_content
+from gppvae.data.run_files import MODEL, finished_model
 from gppvae.data.table import Table
 from gppvae.data.words import shown
 from gppvae.estimator.checks import number, whole
@@ -25,16 +26,10 @@ from gppvae.nets.build import build_networks
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.checkpoint import check_finite, read_tensors, under, write_tensors
 from gppvae.training.distributed import first_process
-from gppvae.training.folder import CHECKPOINT, MODEL, provenance
+from gppvae.training.folder import provenance
 
 MAX_VALUES = 2**31  # of one sample
 PROBES = 64  # rows at which a loaded model must answer with finite numbers
-
-
-def model_file(path: str | os.PathLike[str]) -> Path:
-    """The model file of a folder, or the file itself."""
-    folder = Path(path)
-    return folder / MODEL if folder.is_dir() else folder
 
 
 def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
@@ -48,10 +43,7 @@ def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: d
 
 def load_model(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and settings of a saved model of this kind ("gppvae" or "vae")."""
-    folder = Path(path)
-    file = model_file(path)
-    if folder.is_dir() and not file.exists() and (folder / CHECKPOINT).exists():
-        raise ValueError(f"{folder} holds a run that is not finished; run the same fit again to continue it")
+    file = finished_model(path)
     tensors, meta = read_tensors(file)
     if meta.get("kind") != kind:
         raise ValueError(
@@ -88,14 +80,9 @@ def _check_meta(meta: dict[str, Any]) -> None:
             raise ValueError(f"a phase is {shown(phase)}")
     if not isinstance(meta["trained"]["likelihood"], dict):
         raise ValueError("the likelihood is no object")
-    if not isinstance(meta["own"], dict):
-        raise ValueError(f"own is {shown(meta['own'])}")
-    own = meta.get("own_kernels", [])
-    if not isinstance(own, list) or not all(isinstance(name, str) for name in own):
-        raise ValueError(f"own_kernels is {shown(own)}")
     _check_history(meta["history"])
-    number("fit_seconds", meta.get("fit_seconds", 0.0), 0.0, 1e12, "1")
-    whole("skipped_steps", meta.get("skipped_steps", 0), 0)
+    number("fit_seconds", meta["fit_seconds"], 0.0, 1e12, "1")
+    whole("skipped_steps", meta["skipped_steps"], 0)
 
 
 def _check_history(history: Any) -> None:

@@ -9,15 +9,16 @@ import numpy as np
 import torch
 
 from gppvae import __version__
+from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
+from gppvae.estimator.described import kernel_text
 from gppvae.explore import latents, objects, terms
 from gppvae.explore.columns import check_row, numbers_in
 from gppvae.explore.live import Live
 from gppvae.explore.sources import PREDICTED, Cells, Source
 from gppvae.explore.wire import pack
 from gppvae.likelihoods.counts import COUNTS
-from gppvae.report.describe import kernel_text
 from gppvae.report.images import is_image, shade_range
 
 SHADED = 64  # cells whose predictions set the range of shades
@@ -140,7 +141,7 @@ class Answers:
         """The covariance of one leaf, with labels."""
         leaves = self.live.model.prior_.leaves()
         number = _whole(asked, "leaf", len(leaves) - 1)
-        with self.live.lock, torch.no_grad():
+        with self.live.lock:
             found = terms.covariance_of(leaves[number], self.cells.columns)
         return pack({"labels": found["labels"]}, {"matrix": found["matrix"]})
 
@@ -166,7 +167,7 @@ class Answers:
         model, prior = self.live.model, self.live.model.prior_
         leaves = prior.leaves()
         with self.live.lock, torch.no_grad():
-            numbers = latents.spread(len(self.cells.table), SHARE_ROWS)
+            numbers = evenly(len(self.cells.table), SHARE_ROWS)
             found = terms.shares(prior, model.posterior_, self.live.rows(self.cells.rows(numbers)))
             every = terms.terms_of(prior)
             return [
@@ -205,7 +206,7 @@ class Answers:
 
     def _find_shades(self) -> list[float]:
         """Values drawn black and white."""
-        numbers = latents.spread(len(self.cells.table), SHADED)
+        numbers = evenly(len(self.cells.table), SHADED)
         seen = [self.live.frame(self.cells.rows(numbers)).mean.ravel()]
         seen += [sample.ravel() for sample in self.cells.read(numbers) if sample is not None]
         return list(shade_range(np.concatenate(seen)))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gppvae.data.subset import evenly
 from gppvae.data.table import Table, id_text
 from gppvae.kernels import IdLeaf, InducingLeaf, Learned, Periodic
 from gppvae.prior.latent_prior import LatentPrior
@@ -68,7 +69,9 @@ def columns_of(prior: LatentPrior, table: Table | None = None) -> list[ColumnFac
             if isinstance(leaf, InducingLeaf) and table is None:
                 values.append(leaf.shown_values[:, leaf.columns_read.index(name)].cpu().numpy())
         known = np.concatenate(values)
-        found.append(ColumnFacts(name, None, _few(np.unique(known[np.isfinite(known)])), period, False))
+        distinct = np.unique(known[np.isfinite(known)])
+        few = distinct[evenly(len(distinct), MAX_TICKS)]
+        found.append(ColumnFacts(name, None, [float(value) for value in few], period, False))
     return found
 
 
@@ -116,10 +119,3 @@ def numbers_in(table: Table, name: str) -> np.ndarray:
 def _key(number: float) -> float | None:
     """A number in a form that compares equal, also to itself when it is missing."""
     return None if np.isnan(number) else round(number, DIGITS)
-
-
-def _few(values: np.ndarray) -> list[float]:
-    """All values while they are few, else evenly spaced ones of them, ends included."""
-    if len(values) > MAX_TICKS:
-        values = values[np.linspace(0, len(values) - 1, MAX_TICKS).round().astype(int)]
-    return [float(value) for value in values]

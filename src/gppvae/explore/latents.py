@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gppvae.data.subset import evenly
 from gppvae.explore.live import NOTHING_OFF, Live
 from gppvae.explore.sources import Cells
 from gppvae.explore.terms import TermName
@@ -49,16 +50,11 @@ def find_directions(mean: np.ndarray) -> Directions:
     return Directions(centre, (rows * signs[:, None])[:k].T, squares[:k] / (squares.sum() or 1.0))
 
 
-def spread(n: int, most: int) -> np.ndarray:
-    """At most `most` of n positions, evenly spaced."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64))
-
-
 def scatter(live: Live, cells: Cells) -> tuple[Directions, np.ndarray, np.ndarray]:
     """Directions of the latents, the cells that are shown, and their coordinates (n, k)."""
-    shown = spread(len(cells.table), MAX_SHOWN)
+    shown = evenly(len(cells.table), MAX_SHOWN)
     mean, _ = live.latents(cells.rows(shown))
-    found = find_directions(mean[spread(len(mean), MAX_FITTED)])
+    found = find_directions(mean[evenly(len(mean), MAX_FITTED)])
     return found, shown, found.place(mean)
 
 

@@ -83,7 +83,7 @@ class Live:
             rows, posterior = self.rows(table), self.model.posterior_
             masks = weight_masks(self.model.prior_, off)
             size = sizes_in(rows) if sizes is None else torch.tensor(list(sizes), dtype=torch.float64)
-            latents = self._functions(rows, [[part.mean for part in posterior.parts]], masks, None)
+            latents = self._functions(rows, [posterior.means], masks, None)
             mean = self._decoded(latents, size)[0][0]
             carried = self.model.remainders_.at(self.model.prior_, rows, self.model.shape_)
             mean = mean if carried is None else mean + carried[0].to(mean)
@@ -117,8 +117,8 @@ class Live:
             found = latents_at(self.model.model_, self.model.posterior_, rows)
             mean = found.mean
             if off:
-                masks, means = weight_masks(self.model.prior_, off), [part.mean for part in self.model.posterior_.parts]
-                mean = self._functions(rows, [means], masks, None)[0]
+                masks = weight_masks(self.model.prior_, off)
+                mean = self._functions(rows, [self.model.posterior_.means], masks, None)[0]
             return mean.cpu().numpy(), found.var.sqrt().cpu().numpy()
 
     def add(self, samples: np.ndarray, table: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ import torch
 
 from gppvae.data.arrays import Samples
 from gppvae.data.rotated_digits import small_split
+from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
 from gppvae.explore.columns import ColumnFacts, columns_of, row_key, table_keys
@@ -74,7 +75,7 @@ def demo_source(run: Path, model: GPPVAE) -> Source | None:
     return Source(train, held)
 
 
-def other_data(run: Path, model: GPPVAE, part: Part | None) -> list[str]:
+def other_data(run: Path, part: Part | None) -> list[str]:
     """A sentence when the rows are not those that the model was fitted to, as far as the run folder can tell."""
     fitted = run_config(run).get("settings", {}).get("data", {})
     if part is None or not isinstance(fitted, dict) or fitted.get("n_samples", len(part.table)) == len(part.table):
@@ -122,7 +123,7 @@ class Cells:
         picked = np.flatnonzero(known)
         if len(picked) > MAX_ROWS:
             self.source.notes.append(f"{MAX_ROWS} of {len(picked)} rows are shown, evenly spaced.")
-            picked = picked[np.linspace(0, len(picked) - 1, MAX_ROWS).round().astype(int)]
+            picked = picked[evenly(len(picked), MAX_ROWS)]
         if not len(picked):
             raise ValueError("expected rows with ids that the model knows, got none; give the table it was fitted to")
         self.table, self.status = Table(joined.iloc[picked]), status[picked]

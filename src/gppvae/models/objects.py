@@ -79,7 +79,6 @@ def latents_by_vector(
         A (N, J, L) and o (N, L): z = A'x + o with x the vectors of all leaves, end to end (J entries).
     Cost: J + 1 evaluations of the features of the rows.
     """
-    means = [part.mean for part in weights.parts]
 
     def latents(entry: int | None) -> Tensor:
         with contextlib.ExitStack() as stack:
@@ -90,7 +89,7 @@ def latents_by_vector(
                     x[:, entry - start] = 1.0
                 start += leaf.dim
                 stack.enter_context(leaf.using(x))
-            return prior.functions_at(rows, means)
+            return prior.functions_at(rows, weights.means)
 
     offset = latents(None)
     columns = [latents(entry) - offset for entry in range(sum(leaf.dim for leaf in leaves))]
@@ -121,8 +120,13 @@ def _spreads(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Iterat
             continue
         root = vector_roots(leaves)
         A, _ = latents_by_vector(prior, weights, rows, leaves)
-        column = rows.columns[leaves[0].key]
-        yield root[column.values[column.index]].transpose(1, 2) @ A
+        yield root[level_of(leaves, rows)].transpose(1, 2) @ A
+
+
+def level_of(leaves: list[Learned], rows: Rows) -> Tensor:
+    """Number of each row's id among the levels of a column, (N,)."""
+    column = rows.columns[leaves[0].key]
+    return column.values[column.index]
 
 
 def vector_roots(leaves: list[Learned]) -> Tensor:

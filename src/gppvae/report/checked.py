@@ -92,11 +92,6 @@ def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
     return Checked(table, read(model, part[0], index), mean, spread, std, model._unit())
 
 
-def spread(n: int, most: int) -> np.ndarray:
-    """At most `most` of n positions, evenly spaced."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.array([], np.int64)
-
-
 def row_label(table: Table, row: int, columns: list[str]) -> str:
     """A row in words: "digit 12, angle 157.5"."""
     return ", ".join(f"{name} {entry_text(table[name][row])}" for name in columns)

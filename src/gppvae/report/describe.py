@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gppvae.data.header import checked_content, read_header
-from gppvae.data.run_files import CHECKPOINT, CONFIG, MODEL
+from gppvae.data.run_files import CONFIG, finished_model
 
 if TYPE_CHECKING:
     from gppvae.estimator import GPPVAE
@@ -44,9 +44,7 @@ class Saved:
 
 def read_saved(path: Path) -> Saved:
     """The description in the model file of a folder, checked against its checksum."""
-    file = path / MODEL if path.is_dir() else path
-    if path.is_dir() and not file.exists() and (path / CHECKPOINT).exists():
-        raise ValueError(f"{path} holds a run that is not finished; run the same fit again to continue it")
+    file = finished_model(path)
     meta = read_header(file)
     with checked_content(file):
         no_kernel: dict[str, Any] = {"kernel": "none", "learned": [], "columns": []}
@@ -54,30 +52,9 @@ def read_saved(path: Path) -> Saved:
         pairs = {name: [(str(key), str(value)) for key, value in words[name]] for name in ("learned", "columns")}
         return Saved(
             str(meta["kind"]), tuple(meta["shape"]), meta["names"], str(words["kernel"]), pairs["learned"],
-            pairs["columns"], meta["trained"], meta["history"], float(meta.get("fit_seconds", 0.0)),
-            int(meta.get("skipped_steps", 0)), int(meta["given"]["seed"]),
+            pairs["columns"], meta["trained"], meta["history"], float(meta["fit_seconds"]),
+            int(meta["skipped_steps"]), int(meta["given"]["seed"]),
         )  # fmt: skip
-
-
-def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
-    """(part of the kernel, what it learned), left to right, group by group, each followed by its latent noise."""
-    from gppvae.estimator import described
-
-    return described.kernel_rows(model)
-
-
-def kernel_text(model: GPPVAE) -> str:
-    """The kernel as written; groups of latents one after the other."""
-    from gppvae.estimator import described
-
-    return described.kernel_text(model)
-
-
-def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
-    """(column, what the model knows of it), in the order of the kernel."""
-    from gppvae.estimator import described
-
-    return described.column_rows(model)
 
 
 def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, dict[str, float]]]:

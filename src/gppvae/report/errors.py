@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gppvae.data.arrays import Samples
-from gppvae.data.batches import Batch
+from gppvae.data.batches import Batch, Epoch
 from gppvae.data.sizes import SIZE
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
+from gppvae.estimator.validation import mean_error
 from gppvae.likelihoods.counts import Counts
 from gppvae.models.predict import PREDICT_ROWS, decode_mean
 
@@ -56,20 +58,15 @@ def count_scores(model: GPPVAE, part: tuple[Any, Any], index: np.ndarray, ours: 
     likelihood = autoencoder.likelihood.values
     if not isinstance(likelihood, Counts):
         return None
-    data = Samples(part[0], model.channels, model.scale, model.missing)
-    rows, picked = model.prior_.code(Table(part[1]).take(index)), torch.from_numpy(index)
-    device = next(autoencoder.parameters()).device
-    sums = torch.zeros(3, dtype=torch.float64)  # ours, of mean rates, number of values
-    for at in torch.arange(len(picked)).split(PREDICT_ROWS):
-        y, mask = (None if x is None else x.to(device) for x in data.read(picked[at]))
-        assert y is not None
-        batch = Batch(y, mask, rows[at.to(rows.device)], picked[at], 0, len(at))
-        size = autoencoder.sizes(batch)
-        answers = (
-            decode_mean(model.model_, model.posterior_, batch.rows, size),
-            likelihood.mean(likelihood.sized(torch.zeros_like(y), size)),
-        )
-        seen = torch.ones_like(y, dtype=torch.bool) if mask is None else mask
-        errors = [float(likelihood.error(y, answer)[seen].double().sum()) for answer in answers]
-        sums += torch.tensor([*errors, float(seen.sum())], dtype=torch.float64)
-    return {ours: float(sums[0] / sums[2]), f"{MEAN}, at their sizes": float(sums[1] / sums[2])}
+    data = Samples(part[0], model.channels, model.scale, model.missing).part(index)
+    rows = model.prior_.code(Table(part[1]).take(index))
+    epoch = Epoch(data, rows, PREDICT_ROWS, None, next(autoencoder.parameters()).device)
+
+    def predicted(batch: Batch) -> Tensor:
+        return decode_mean(model.model_, model.posterior_, batch.rows, autoencoder.sizes(batch))
+
+    def mean_rates(batch: Batch) -> Tensor:
+        return likelihood.mean(likelihood.sized(torch.zeros_like(batch.y), autoencoder.sizes(batch)))
+
+    answers = {ours: predicted, f"{MEAN}, at their sizes": mean_rates}
+    return {name: mean_error(epoch, autoencoder, answer) for name, answer in answers.items()}

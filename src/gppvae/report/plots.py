@@ -15,6 +15,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from gppvae.data.png import png_uri
+from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE, Curve, Explanation, TermExplanation
 from gppvae.kernels import FreeForm, IdLeaf, InducingLeaf, Leaf, Learned
@@ -27,7 +28,6 @@ from gppvae.report.checked import (
     check_rows,
     read,
     row_label,
-    spread,
 )
 from gppvae.report.images import is_image, shade_range, to_pictures, to_uint8
 from gppvae.report.svg import BOLD, Chart, Plot, Series, bar_chart, cut, heat_map, line_chart, scatter_map
@@ -120,12 +120,13 @@ def covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> list[tuple[str, 
     for leaf in model.prior_.leaves():
         if not isinstance(leaf, (Learned, FreeForm, InducingLeaf)):
             continue
-        matrix, labels, size = _covariance(leaf, tables)
+        numbers = None
+        if isinstance(leaf, InducingLeaf):
+            parts = [leaf.shown_values.cpu().numpy(), *(table.numeric(leaf.columns_read) for table in tables)]
+            numbers = np.unique(np.concatenate(parts), axis=0)
+        matrix, labels, size = leaf_covariance(leaf, numbers, MAX_MARKS)
         names.append(leaf.text())
         name = leaf.text() + (f" ({names.count(leaf.text())})" if names.count(leaf.text()) > 1 else "")
-        if isinstance(leaf, Learned):
-            order = cluster_order(matrix)
-            matrix, labels = matrix[np.ix_(order, order)], [labels[i] for i in order]
         found.append((name, matrix, labels, size))
     return found
 
@@ -139,22 +140,29 @@ def plot_covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> Plot:
     return Plot(charts, "Learned covariances. Ids are ordered so that similar ones stand together; hover over a cell.")
 
 
-def _covariance(leaf: Leaf, tables: Sequence[Table]) -> tuple[np.ndarray, list[str], int]:
-    device = next((p.device for p in leaf.parameters()), torch.device("cpu"))
+def leaf_covariance(leaf: Leaf, numbers: np.ndarray | None, most: int) -> tuple[np.ndarray, list[str], int]:
+    """The covariance of a leaf, a label for each row of it, and of how many values these are some.
+
+    Args:
+        numbers: (D, d), where it is shown; None for the ids of a leaf over ids, similar ones side by side.
+        most: values that are shown.
+    """
     if isinstance(leaf, IdLeaf):
         size = len(leaf.levels)
-        few = spread(size, MAX_MARKS)
-        labels, values = [leaf.levels[i] for i in few], torch.from_numpy(few).to(device)
+        few = evenly(size, most)
+        labels, values = [leaf.levels[i] for i in few], torch.from_numpy(few)
     else:
-        assert isinstance(leaf, InducingLeaf)
-        parts = [leaf.shown_values.cpu().numpy(), *(table.numeric(leaf.columns_read) for table in tables)]
-        numbers = np.unique(np.concatenate(parts), axis=0)
+        assert numbers is not None
         size = len(numbers)
-        numbers = numbers[spread(size, MAX_MARKS)]
-        labels = [", ".join(f"{value:.4g}" for value in row) for row in numbers]
-        values = torch.from_numpy(numbers).to(device)
+        few = np.ascontiguousarray(numbers[evenly(size, most)])
+        labels, values = [", ".join(f"{value:.4g}" for value in row) for row in few], torch.from_numpy(few)
+    values = values.to(leaf.device)
     with torch.no_grad():
-        return leaf.covariance(values, values).cpu().numpy(), labels, size
+        matrix = leaf.covariance(values, values).cpu().numpy()
+    if isinstance(leaf, Learned):
+        order = cluster_order(matrix)
+        matrix, labels = matrix[np.ix_(order, order)], [labels[i] for i in order]
+    return matrix, labels, size
 
 
 def cluster_order(matrix: ArrayLike) -> NDArray[np.intp]:
@@ -282,7 +290,7 @@ def _channel_curves(model: GPPVAE, term: TermExplanation, curve: Curve, colour: 
 
 def _strip(model: GPPVAE, term: TermExplanation, curve: Curve) -> Chart:
     assert curve.signal is not None
-    few = spread(len(curve.values), STRIP)
+    few = evenly(len(curve.values), STRIP)
     frames = to_pictures(channels_first(model, curve.signal[few]))
     low, high = shade_range(frames)
     texts = [f"{v:.3g}" if not isinstance(v, str) else str(v) for v in curve.values[few].tolist()]
@@ -394,7 +402,7 @@ def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | N
 
 def _read_some(model: GPPVAE, part: Part, most: int) -> tuple[Table, np.ndarray]:
     table = Table(part[1])
-    index = spread(len(table), most)
+    index = evenly(len(table), most)
     return table.take(index), read(model, part[0], index)
 
 
@@ -508,9 +516,9 @@ def heat_picture(values: np.ndarray, top: float) -> NDArray[np.uint8]:
 
 def plot_predictions_of(model: GPPVAE, samples: Any, table: Any, each: int = 4) -> Plot:
     """See GPPVAE.plot_predictions."""
-    return plot_cases(model, check_rows(model, (samples, table), spread(len(Table(table)), 256)), {}, each)
+    return plot_cases(model, check_rows(model, (samples, table), evenly(len(Table(table)), 256)), {}, each)
 
 
 def plot_calibration_of(model: GPPVAE, samples: Any, table: Any) -> Plot:
     """See GPPVAE.plot_calibration."""
-    return plot_calibration(model, check_rows(model, (samples, table), spread(len(Table(table)), 256)))
+    return plot_calibration(model, check_rows(model, (samples, table), evenly(len(Table(table)), 256)))

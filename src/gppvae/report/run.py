@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gppvae.data.subset import Subset
+from gppvae.data.run_files import model_file
+from gppvae.data.subset import Subset, evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.comparison import MODEL
-from gppvae.estimator.saving import model_file
+from gppvae.estimator.described import column_rows, kernel_rows, kernel_text
 from gppvae.kernels import IdLeaf
 from gppvae.report import plots
 from gppvae.report.checked import (
@@ -28,17 +29,8 @@ from gppvae.report.checked import (
     channels_first,
     check_rows,
     read,
-    spread,
 )
-from gppvae.report.describe import (
-    REPORT,
-    column_rows,
-    kernel_rows,
-    kernel_text,
-    phase_rows,
-    run_facts,
-    settings_rows,
-)
+from gppvae.report.describe import REPORT, phase_rows, run_facts, settings_rows
 from gppvae.report.errors import count_scores, error_words
 from gppvae.report.images import is_image, shade_range, to_pictures
 from gppvae.report.kept import keep_sections, kept_sections
@@ -97,7 +89,7 @@ class RunReport:
         about = about or f"{kernel_text(model)}, {model.prior_.n_latents} latent dimensions"
         self.page = Page(title, about)
         self.images = is_image(model.shape_)
-        self.rows = np.array([], dtype=np.int64) if test is None else spread(len(Table(test[1])), MAX_SCORED)
+        self.rows = np.array([], dtype=np.int64) if test is None else evenly(len(Table(test[1])), MAX_SCORED)
 
     def write_sections(self, scores: Mapping[str, float] | None, others: Mapping[str, np.ndarray]) -> None:
         """All sections in their order; those that cannot be made are taken from the last report of the folder."""
@@ -196,7 +188,7 @@ class RunReport:
         self._plot(plots.plot_calibration(self.model, checked), "calibration")
         names, half, nine = channel_names(self.model), 0.5, 0.9
         per_value = [("all", checked.coverage(), checked.truth)]
-        shown = spread(len(names), len(names)) if len(names) <= MAX_NAMED else plots.worst_channels(checked, len(names))
+        shown = list(range(len(names))) if len(names) <= MAX_NAMED else plots.worst_channels(checked, len(names))
         if len(names) > 1:
             per_value += [(names[i], checked.coverage(i), checked.truth[:, i]) for i in shown]
         rows = []
@@ -302,8 +294,8 @@ class RunReport:
     def _checked_rows(self) -> np.ndarray:
         part = self.test if self.test is not None else self.train
         assert part is not None
-        rows = self.rows if self.test is not None else spread(len(Table(part[1])), MAX_SCORED)
-        return rows[spread(len(rows), MAX_CHECKED)]
+        rows = self.rows if self.test is not None else evenly(len(Table(part[1])), MAX_SCORED)
+        return rows[evenly(len(rows), MAX_CHECKED)]
 
     def _checked(self) -> Checked | None:
         part = self.test if self.test is not None else self.train
@@ -322,7 +314,7 @@ class RunReport:
         guess = channels_first(self.model, self.model.predict(Table(self.test[1]).take(self.rows)).mean)
         scores = {OURS: float(np.nanmean(np.square(truth - guess)))}
         if self.train is not None:
-            mean = np.nanmean(read(self.model, self.train[0], spread(len(Table(self.train[1])), MAX_SCORED)), axis=0)
+            mean = np.nanmean(read(self.model, self.train[0], evenly(len(Table(self.train[1])), MAX_SCORED)), axis=0)
             scores["mean of the training samples"] = float(np.nanmean(np.square(truth - mean)))
         return scores
 
