@@ -12,11 +12,12 @@ from gppvae.cli.inputs import Inputs
 from gppvae.cli.options import OUTPUT, TABLE_HELP, Run, SampleOptions, Shown, option_in, with_options
 from gppvae.cli.show import answer, row_bar
 
-Rows = Annotated[Path, typer.Argument(help="Table of the rows wanted: CSV, TSV, Parquet or .h5ad.")]
-Out = Annotated[Path, option_in(OUTPUT, help="Folder for the results; must not hold any yet.")]
-Images = Annotated[bool, option_in(OUTPUT, help="Draw PNG images of image data.")]
-Noise = Annotated[bool, typer.Option(help="Count the noise of the samples themselves.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Of the draws.", show_default="that of the model")]
+Rows = Annotated[Path, typer.Argument(help="Table of the rows to predict: CSV, TSV, Parquet or .h5ad.")]
+Out = Annotated[Path, option_in(OUTPUT, help="Folder for the results; must be new or empty.")]
+Images = Annotated[bool, option_in(OUTPUT, help="Write PNG images of image data.")]
+Noise = Annotated[bool, typer.Option(help="Include the noise of the samples.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the draws.", show_default="that of the model")]
+Spatial = Annotated[str | None, typer.Option(help="Key of coordinates in obsm of an .h5ad file.", show_default="none")]
 Table = Annotated[Path, typer.Argument(help=TABLE_HELP)]
 SomeTable = Annotated[
     Path | None, typer.Option(help="Table with the column of image names, or with the samples.", show_default="none")
@@ -33,7 +34,7 @@ def predict(
     include_noise: Noise = False,
     seed: Seed = None,
     images: Images = True,
-    spatial: Annotated[str | None, typer.Option(help="Coordinates of an .h5ad file.", show_default="none")] = None,
+    spatial: Spatial = None,
     shown: Shown,
 ) -> None:
     """Predict samples at the rows of a table: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
@@ -64,15 +65,15 @@ def impute(
     table: Table,
     out: Out,
     source: SampleOptions,
-    n_samples: Annotated[int, typer.Option(help="Draws of what is missing, in draws.npy.")] = 0,
-    include_noise: Annotated[bool, typer.Option(help="Count the noise of the values themselves.")] = True,
+    n_samples: Annotated[int, typer.Option(help="Draws of the missing values, in draws.npy.")] = 0,
+    include_noise: Annotated[bool, typer.Option(help="Include the noise of the values.")] = True,
     seed: Seed = None,
     images: Images = True,
     shown: Shown,
 ) -> None:
-    """Fill in what is missing in samples: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
+    """Fill in missing values of samples: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
 
-    Empty cells of a table and NaN in an array are missing. Observed values stay as they are.
+    Empty cells of a table and NaN in an array are missing. Observed values are unchanged.
 
     Example: gppvae impute runs/visits visits.csv --samples "gene_*" --out filled
     """
@@ -98,7 +99,7 @@ def sample(
     run: Run,
     rows: Rows,
     out: Out,
-    n_samples: Annotated[int, typer.Option(help="How many draws.")] = 1,
+    n_samples: Annotated[int, typer.Option(help="Number of draws.")] = 1,
     prior: Annotated[bool, typer.Option("--prior", help="Draw as if no data had been seen.")] = False,
     include_noise: Noise = False,
     seed: Seed = None,
@@ -183,7 +184,7 @@ def score(
     source: SampleOptions,
     shown: Shown,
 ) -> None:
-    """Say how well the model knows samples: the mean lower bound on their log probability, in nats.
+    """Score samples: the mean lower bound on their log probability, in nats.
 
     Example: gppvae score runs/threes new.csv --data new.npy
     """
@@ -202,13 +203,15 @@ def score(
 def explain(
     *,
     run: Run,
-    table: Annotated[Path, typer.Argument(help="Table of rows to share variance over, usually that of the training.")],
-    n_rows: Annotated[int, typer.Option(help="At most so many rows are looked at, drawn at random.")] = 256,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of that draw.", show_default="that of the model")] = None,
-    spatial: Annotated[str | None, typer.Option(help="Coordinates of an .h5ad file.", show_default="none")] = None,
+    table: Annotated[Path, typer.Argument(help="Table of the rows to explain, usually the training table.")],
+    n_rows: Annotated[int, typer.Option(help="Use at most this many rows, drawn at random.")] = 256,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of that draw.", show_default="that of the model")
+    ] = None,
+    spatial: Spatial = None,
     shown: Shown,
 ) -> None:
-    """Say which term of the kernel makes which share of the latents and of the prediction; --json has the curves too.
+    """Show the share of each kernel term in the variance of latents and predictions; --json adds the curves.
 
     Example: gppvae explain runs/visits visits.csv
     """

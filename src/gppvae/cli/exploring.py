@@ -13,7 +13,7 @@ from gppvae.cli.inputs import fit_data
 from gppvae.cli.options import OUTPUT, Run, SampleOptions, Shown, ValidationOptions, option_in, with_options
 from gppvae.cli.show import answer
 
-TABLE_HELP = "Table that the model was fitted to; alone it shows what was measured."
+TABLE_HELP = "Training table; without samples it only shows which rows were measured."
 
 
 @with_options
@@ -29,7 +29,7 @@ def explore(
 ) -> None:
     """Look at a fitted model on a live page: pick a cell, drag a slider, switch terms off, drop in a new object.
 
-    The page is on this machine only, at an address with a random token. Ctrl-C ends it; nothing is written.
+    The page is served on this machine only, at an address with a random token. Ctrl-C stops it; nothing is written.
 
     Example: gppvae explore runs/faces --table faces.csv --data photos/
     """
@@ -54,7 +54,7 @@ def explore(
             found.notes += other_data(run, found.train)
 
         def tell(address: str) -> None:
-            answer(shown, {"address": address}, f"live page: {address}  (Ctrl-C ends it)")
+            answer(shown, {"address": address}, f"live page: {address}  (Ctrl-C stops it)")
             sys.stdout.flush()
 
         serving.serve(run, model, found, port, browser, tell)

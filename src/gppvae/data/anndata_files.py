@@ -58,7 +58,7 @@ def read_h5ad(
     anndata = _anndata(file)
     try:
         adata = anndata.read_h5ad(file, backed="r")
-    except Exception as error:  # what a damaged file raises depends on the place
+    except Exception as error:  # the error depends on where the file is damaged
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ValueError(
@@ -71,7 +71,7 @@ def write_h5ad(path: Path, layers: dict[str, np.ndarray], table: pd.DataFrame, n
     """Named arrays (N, D) as one AnnData, the first of them as X, with the table as obs."""
     anndata = _anndata(path)
     first, *others = layers
-    # Texts as Python objects: the types that pandas 3 has for them cannot be written by every version of anndata.
+    # Text as Python objects: not every version of anndata can write the string types of pandas 3.
     texts = [name for name in table if isinstance(table[name].dtype, (pd.StringDtype, pd.CategoricalDtype))]
     obs = table.astype(dict.fromkeys(texts, object)).set_index(_as_objects(table.index))
     adata = anndata.AnnData(np.asarray(layers[first]), obs=obs, var=pd.DataFrame(index=_as_objects(names)))

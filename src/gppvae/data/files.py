@@ -1,4 +1,4 @@
-"""Tables from CSV, TSV and Parquet files, with one clear sentence when a file is not what it should be."""
+"""Tables from CSV, TSV and Parquet files; a file that is not one gives a clear error."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _read_text(file: Path, ids: list[str]) -> pd.DataFrame:
                 index_col=False,
                 keep_default_na=False,
                 na_values=[""],
-                encoding="utf-8-sig",  # with or without the mark that spreadsheets write
-                low_memory=False,  # one type per column, not one for each piece of the file
+                encoding="utf-8-sig",  # with or without the byte order mark of spreadsheets
+                low_memory=False,  # one type per column, not one per chunk of the file
             )
     except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
         raise ValueError(f"{expected} something else ({reason(error)}); check that row") from None
@@ -72,7 +72,7 @@ def _read_text(file: Path, ids: list[str]) -> pd.DataFrame:
 
 
 def _read_parquet(file: Path, ids: list[str]) -> pd.DataFrame:
-    """A Parquet table; ids become text as they do when read from text."""
+    """A Parquet table; ids become text, as in a CSV table."""
     try:
         import pyarrow
     except ImportError:
@@ -117,7 +117,7 @@ def _check_text(file: Path, expected: str) -> None:
 
 
 def _separator(file: Path, expected: str) -> str:
-    """The separator by which the header and the first rows have the same number of fields."""
+    """The separator that gives the header and the first rows the same number of fields."""
     with open(file, "rb") as content:
         head = content.read(HEAD_BYTES)
     if len(head) == HEAD_BYTES and b"\n" not in head and b"\r" not in head:
@@ -152,6 +152,6 @@ def _first_rows(text: str, separator: str) -> list[list[str]]:
                 rows.append(row)
             if len(rows) > ROWS_TRIED:
                 break
-    except csv.Error:  # a field longer than the csv module takes; what was read decides
+    except csv.Error:  # a field longer than the csv module allows; judge by what was read
         pass
     return rows

@@ -1,4 +1,4 @@
-"""What of the samples is missing: counted while they are checked, told in the log."""
+"""Missing values: counted while samples are checked, reported in the log."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class MissingValues:
     """Counts of missing values (NaN), over samples and over channels of images or values of vectors.
 
     Attributes:
-        total: values that are missing.  n_values: all values.
+        total: number of missing values.  n_values: of all values.
         samples: number of samples without any observed value.  first: the first of them.
-        channels: numbers of the channels (or values of vectors) that no sample has.
+        channels: indices of the channels (or values of vectors) that are missing in every sample.
     """
 
     def __init__(self, n_samples: int, n_channels: int, last: bool) -> None:
@@ -24,7 +24,7 @@ class MissingValues:
         self._first = torch.full((1,), float(n_samples), dtype=torch.float64)
 
     def add(self, start: int, block: np.ndarray) -> None:
-        """Count samples from number `start` on, (B, ...) as they came."""
+        """Count in a block of samples, (B, ...) as given, the first of which is number `start`."""
         missing = np.isnan(block)
         if missing.any():
             empty = missing.reshape(len(block), -1).all(1)
@@ -69,7 +69,7 @@ class MissingValues:
         return f"{self.total} of {self.n_values} values are missing ({100.0 * self.total / self.n_values:.3g}%)"
 
     def remarks(self, vectors: bool) -> list[str]:
-        """Sentences on what nothing can be learned from."""
+        """Warnings about channels and samples without any observed value."""
         found = []
         if self.channels:
             kind = ("value" if vectors else "channel") + ("s are" if len(self.channels) > 1 else " is")

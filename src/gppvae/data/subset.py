@@ -1,4 +1,4 @@
-"""Part of a data set without copying it, and the random part that is held out for validation."""
+"""Subsets of a data set without copying it, and the random subset held out for validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gppvae.data.table import Table
 
 
 class Subset:
-    """Samples of an array-like at given positions, read only when they are asked for.
+    """Samples of an array-like at given positions, read on demand.
 
     Args:
         data: array-like with shape, dtype and indexing.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gppvae.data.words import did_you_mean, shortened
 
-MAX_ID_LENGTH = 1000  # characters; ids are held at one width, so a long one would cost its length in every row
+MAX_ID_LENGTH = 1000  # characters; ids have a fixed width in memory, so a long one would cost its length in every row
 
 
 class Table:
@@ -91,7 +91,7 @@ class Table:
         return self.coded_ids(name)[1]
 
     def ids(self, name: str) -> np.ndarray:
-        """A column of ids as text, so that 3, 3.0 and "3" are one id wherever they come from."""
+        """A column of ids as text, so that 3, 3.0 and "3" are the same id."""
         codes, levels = self.coded_ids(name)
         return levels[codes]
 
@@ -155,7 +155,7 @@ class Rows:
 def distinct_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distinct rows of (N, d) numbers in rising order, (D, d), and which of them each row is, (N,).
 
-    What numpy.unique(axis=0) gives, by hashing: time linear in N, where sorting whole rows takes very much longer.
+    As numpy.unique(axis=0), but by hashing: time linear in N, much faster than sorting whole rows.
     """
     codes = np.zeros(len(values), dtype=np.int64)
     for column in values.T:
@@ -180,7 +180,7 @@ def _one_dimensional(name: str, values: Any) -> np.ndarray:
 
 
 def repeated_name(names: Iterable[str]) -> str | None:
-    """The first name that stands twice."""
+    """The first name that appears twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

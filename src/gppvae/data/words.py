@@ -1,4 +1,4 @@
-"""Values, names and errors as they stand in a sentence: on one line, and not too long."""
+"""Values, names and errors for error messages: on one line, and not too long."""
 
 from __future__ import annotations
 

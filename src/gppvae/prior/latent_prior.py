@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -274,6 +275,14 @@ class LatentPrior(nn.Module):
             if name is not None and name in table.columns and SIZE not in columns:
                 columns[SIZE] = code_sizes(table, name)
         return Rows(columns, len(table)).to(self.device)
+
+    def knows(self, table: Table) -> np.ndarray:
+        """Which rows have known ids only, (N,) bool."""
+        known = np.ones(len(table), dtype=bool)
+        for leaf in self.leaves():
+            if isinstance(leaf, IdLeaf):
+                known &= np.isin(table.ids(leaf.column), leaf.levels)
+        return known
 
     def _only_in_blocks(self, key: str) -> bool:
         """Whether the ids of a column have blocks of features of their own, and stand for nothing else."""

@@ -1,6 +1,6 @@
 """A fitted model in words: its settings, what its kernel learned, how its training ended.
 
-Nothing here imports PyTorch, so that `gppvae info` answers at once; `Saved` is what a model file says of itself.
+Nothing here imports PyTorch, so that `gppvae info` is quick; `Saved` is the metadata of a model file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REPORT = "report.html"
 
 @dataclass(frozen=True)
 class Saved:
-    """What a model file says of itself, under the names that a loaded model has for it.
+    """The metadata of a model file, under the names of a loaded model's attributes.
 
     Attributes:
         kind: "gppvae" or "vae".  shape_: of a sample.  sample_names_: of its values, or None.
@@ -43,7 +43,7 @@ class Saved:
 
 
 def read_saved(path: Path) -> Saved:
-    """The description in the model file of a folder, checked against its checksum."""
+    """The metadata in the model file of a folder, checked against its checksum."""
     file = finished_model(path)
     meta = read_header(file)
     with checked_content(file):
@@ -68,13 +68,13 @@ def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, 
 
 
 def settings_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
-    """(name, value) of the settings that were trained with, every open choice filled in."""
+    """(name, value) of the settings used in training, every open choice filled in."""
     apart = ("kernel", "phases")
     return [(name, str(value)) for name, value in model.resolved_.items() if name not in apart and value is not None]
 
 
 def phase_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
-    """(name, what it did) of the phases that were trained."""
+    """(name, description) of the phases that were trained."""
     rows = []
     for phase in model.resolved_["phases"]:
         rates = ", ".join(f"{group} {rate:g}" for group, rate in phase["lr"].items())
@@ -86,13 +86,13 @@ def phase_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
 
 
 def run_config(folder: Path) -> dict[str, Any]:
-    """config.json of a run folder; empty for a model that was only saved there."""
+    """config.json of a run folder; empty if a model was only saved there."""
     path = folder / CONFIG
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def run_facts(folder: Path, model: GPPVAE | Saved) -> dict[str, object]:
-    """What makes a run repeatable: seed, versions, commit, machine, time."""
+    """What is needed to repeat a run: seed, versions, commit, machine, time."""
     about = run_config(folder).get("about", {})
     facts: dict[str, object] = {
         "seed": model.seed,

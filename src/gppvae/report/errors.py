@@ -25,17 +25,17 @@ ERRORS = {
 
 
 def error_words(model: GPPVAE) -> tuple[str, str]:
-    """How errors of this model are called: at the head of a column, and at the start of a sentence."""
+    """Names of this model's error: for the head of a column, and for the start of a sentence."""
     name = model.model_.autoencoder.likelihood.values.error_name
     return ERRORS.get(name, (name, f"Mean {name}"))
 
 
 @torch.no_grad()
 def at_their_sizes(model: GPPVAE, samples: Any, table: Table, index: np.ndarray) -> Table:
-    """Rows of samples of counts with the size of each sample, so that predictions can be compared with them.
+    """Rows with the size of each sample of counts, so that predictions can be compared with the samples.
 
     Args:
-        samples: all of them.  table: their rows, `index` of all.
+        samples: all of them.  table: the rows at `index`.
     """
     likelihood = model.model_.autoencoder.likelihood.values
     if not isinstance(likelihood, Counts) or not likelihood.needs_totals:

@@ -1,4 +1,4 @@
-"""Samples as pictures: channel order, a common range of shades, contact sheets."""
+"""Samples as pictures: order of channels, a common range of shades, contact sheets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def to_pictures(samples: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def shade_range(samples: NDArray[np.float64]) -> tuple[float, float]:
-    """Values drawn black and white: 0 and 1 where these fit the data, else the lowest and highest."""
+    """Values drawn as black and white: 0 and 1 if these fit the data, else the lowest and highest."""
     finite = np.asarray(samples)[np.isfinite(samples)]
     if finite.size == 0:
         return 0.0, 1.0
     low, high = float(np.quantile(finite, 0.001)), float(np.quantile(finite, 0.999))
-    if low >= -0.5 and 0.2 <= high <= 1.5:  # splines overshoot a little at edges
+    if low >= -0.5 and 0.2 <= high <= 1.5:  # splines overshoot slightly at edges
         return 0.0, 1.0
     return (low, high) if high > low else (low, low + 1.0)
 

@@ -1,7 +1,7 @@
 """One self-contained HTML report: text, tables, figures and objects that turn under a slider.
 
-The page carries its style, its script and its pictures (PNG data URIs) and a content policy that forbids any
-request, so it can be mailed, archived or opened from a disk without a network.
+The page contains its style, script and pictures (PNG data URIs), and a content policy that forbids any request. So it
+can be mailed, archived or opened from a disk without a network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"[-+\u2212]?[\d.,]+(e[-+]?\d+)?( ?%|\s*(\u00b1|\+/?-)\s*[\
 
 @dataclass(frozen=True)
 class Panel:
-    """Frames of a turntable with a value range or a colour map of their own, e.g. a standard deviation."""
+    """Frames of a turntable with their own value range or colour map, e.g. a standard deviation."""
 
     frames: ArrayLike
     vmin: float | None = None
@@ -112,7 +112,7 @@ class Page:
         ms: int = 220,
         start: tuple[int, int] = (0, 0),
     ) -> None:
-        """Add objects that turn through their views under a slider, a play button, arrow keys or a drag.
+        """Add objects that turn through their views by a slider, a play button, arrow keys or dragging.
 
         Args:
             panels: name -> (n_objects, n_views, h, w) or (..., h, w, 3), shown side by side; a frame that is
@@ -141,7 +141,7 @@ class Page:
         self._figure(inner, caption, f' class="turntable" data-turntable="{escape(json.dumps(data))}"')
 
     def facts(self, facts: Mapping[str, object]) -> None:
-        """Add a compact list of facts about the run: seed, versions, commit, wall time."""
+        """Add a compact list of facts about the run, such as seed, versions, commit and wall time."""
         pairs = ((escape(str(key)), escape(_cell(value))) for key, value in facts.items())
         items = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in pairs)
         self._add(f'<dl class="facts">{items}</dl>')

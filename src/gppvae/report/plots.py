@@ -39,10 +39,10 @@ TERMS = {
 }  # fmt: skip
 MAX_MARKS = 40  # rows of a heat map, and names along an axis
 MAX_CHANNELS, MAX_LINES = 6, 4
-STRIP, PER_ROW = 10, 5  # pictures along a curve, and in a row of a chart
+STRIP, PER_ROW = 10, 5  # pictures along a curve, and per row of a chart
 READING = (
-    "A line on the diagonal is right: of all 90 % intervals, 90 % hold the true value. Below it, intervals are too "
-    "narrow (the model is too sure); above it, too wide."
+    "On the diagonal intervals are right: 90 % of the 90 % intervals contain the true value. Below it they are too "
+    "narrow (the model is overconfident), above it too wide."
 )
 
 
@@ -69,7 +69,7 @@ def plot_training(model: GPPVAE) -> Plot:
 def curve_rows(history: list[dict[str, Any]], phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The log for curves: one name for the validation error, no terms that are always zero.
 
-    Phases that train the encoder alone are left out: it is fitted to finished latents, by a loss of another kind.
+    Phases that train only the encoder are left out: it is fitted to finished latents, with a different loss.
 
     Args:
         history: metrics per epoch.  phases: those that were trained, as in `resolved_`.
@@ -85,7 +85,7 @@ def curve_rows(history: list[dict[str, Any]], phases: list[dict[str, Any]]) -> l
 
 
 def epoch_axis(metrics: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Epochs counted over the whole run, also when each phase starts counting again at 0 or 1."""
+    """Epochs counted over the whole run, even if each phase counts from 0 or 1."""
     axis: list[float] = []
     shift = 0.0
     for i, row in enumerate(metrics):
@@ -111,10 +111,10 @@ def _phase_spans(
 
 
 def covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> list[tuple[str, np.ndarray, list[str], int]]:
-    """(name, matrix, labels, size) of each leaf that has one; long ones are thinned to MAX_MARKS of `size` values.
+    """(name, matrix, labels, size) of each leaf that has one; at most MAX_MARKS of `size` values.
 
     Args:
-        tables: whose numbers are shown beside those of training.
+        tables: whose numbers are shown as well as those of training.
     """
     found, names = [], []
     for leaf in model.prior_.leaves():
@@ -132,20 +132,20 @@ def covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> list[tuple[str, 
 
 
 def plot_covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> Plot:
-    """What the kernel learned about ids and numbers, one heat map per part; a cell says what it is of."""
+    """What the kernel learned about ids and numbers, one heat map per part."""
     charts = []
     for name, matrix, labels, size in covariances(model, tables):
         some = f", {len(labels)} of {size}" if size > len(labels) else ""
         charts.append(heat_map(matrix, labels, name + some))
-    return Plot(charts, "Learned covariances. Ids are ordered so that similar ones stand together; hover over a cell.")
+    return Plot(charts, "Learned covariances. Similar ids are adjacent; hover over a cell for its value.")
 
 
 def leaf_covariance(leaf: Leaf, numbers: np.ndarray | None, most: int) -> tuple[np.ndarray, list[str], int]:
-    """The covariance of a leaf, a label for each row of it, and of how many values these are some.
+    """The covariance of a leaf, a label for each row, and the number of values it was thinned from.
 
     Args:
-        numbers: (D, d), where it is shown; None for the ids of a leaf over ids, similar ones side by side.
-        most: values that are shown.
+        numbers: (D, d), at which it is shown; None for a leaf over ids, where similar ids are adjacent.
+        most: values to show.
     """
     if isinstance(leaf, IdLeaf):
         size = len(leaf.levels)
@@ -190,7 +190,7 @@ def check_square(matrix: ArrayLike, name: str) -> NDArray[np.float64]:
 
 
 def plot_explain(model: GPPVAE, explained: Explanation) -> Plot:
-    """Shares of the terms, the covariance between them, and the curves of each."""
+    """Shares of the terms, the covariance between them, and the curves of each term."""
     names = [term.name for term in explained.terms]
     bars = [(number, term.name, term.signal_share) for number, term in enumerate(explained.terms)]
     for number, term in reversed(list(enumerate(explained.terms))):
@@ -265,7 +265,7 @@ def _map(term: TermExplanation, curve: Curve) -> Chart:
 
 
 def _channel_curves(model: GPPVAE, term: TermExplanation, curve: Curve, colour: int) -> list[Chart]:
-    """The samples along a column: the channels that change most."""
+    """The channels of the samples that change most along a column."""
     assert curve.signal is not None and curve.signal_std is not None
     x, names = _axis(curve)
     labels, unit = channel_names(model), np.broadcast_to(model._unit(), curve.signal.shape[1:])
@@ -365,7 +365,7 @@ def plot_calibration(model: GPPVAE, checked: Checked) -> Plot:
 
 
 def worst_channels(checked: Checked, n: int) -> list[int]:
-    """The channels whose coverage is furthest from its level, at most MAX_CHANNELS - 1; none if there is only one."""
+    """The channels whose coverage is furthest from nominal, at most MAX_CHANNELS - 1; none if there is only one."""
     if n == 1:
         return []
     far = [float(np.nanmean(np.abs(checked.coverage(i) - LEVELS))) for i in range(n)]
@@ -374,7 +374,7 @@ def worst_channels(checked: Checked, n: int) -> list[int]:
 
 
 def coverage_reading(share: float, level: float, n: int) -> str:
-    """What a coverage means, in two words; differences that chance makes are none."""
+    """What a coverage means, in a few words; differences within chance are ignored."""
     if not math.isfinite(share):
         return "nothing observed"
     noise = 2.0 * math.sqrt(level * (1.0 - level) / max(n, 1)) + 0.03
@@ -382,7 +382,7 @@ def coverage_reading(share: float, level: float, n: int) -> str:
 
 
 def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | None:
-    """Vectors along a numeric column for some ids, or at places, with what was measured; None for other kernels."""
+    """Vectors along a numeric column for some ids, or on a map, with the measurements; None for other kernels."""
     parts = [part for part in (train, test) if part is not None]
     if is_image(model.shape_) or not parts:
         return None
@@ -446,7 +446,7 @@ def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None,
 
 
 def _filled(tables: list[Table], column: str, grid: np.ndarray, by: str | None, level: str | None) -> dict[str, Any]:
-    """Rows along a grid of one column: other numbers as they change with it in the table, ids of the nearest row."""
+    """Rows along a grid of one column: other numbers interpolated from the table, ids from the nearest row."""
     names = set(tables[0].columns).intersection(*(table.columns for table in tables))
     joined = Table({name: np.concatenate([table[name] for table in tables]) for name in names})
     own = joined if by is None else joined.take(np.flatnonzero(joined.ids(by) == level))

@@ -14,7 +14,7 @@ from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned, Periodic
 from gppvae.report.checked import Part, read
 
 MAX_VIEWS, MAX_OBJECTS, MAX_BETWEEN = 64, 12, 3
-MAX_PIXELS = 6_000_000  # of the sprite, so that the page stays a few megabytes
+MAX_PIXELS = 6_000_000  # of the sprite, so that the page stays at a few megabytes
 MAX_WIDE = 30_000
 
 
@@ -101,7 +101,7 @@ def with_between(values: np.ndarray, limit: int, period: float | None = None) ->
     for start, end in zip(values, ends, strict=False):
         filled += list(start + shares * (end - start))
     around = filled if period is None else [value % period for value in filled]
-    # Rounding joins values that differ only by the arithmetic above, measured ones first.
+    # Rounding merges values that differ only by rounding errors; measured ones win.
     distinct = {round(float(value), 9): float(value) for value in reversed(around)}
     return sorted(distinct.values())
 
