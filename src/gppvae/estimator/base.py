@@ -55,12 +55,12 @@ log = logging.getLogger("gppvae")
 
 
 class NotFittedError(ValueError, AttributeError):
-    """The estimator was asked before fit()."""
+    """The estimator was used before fit()."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Estimator(abc.ABC):
-    """Common ground of GPPVAE and VAE. The constructor only stores; fitted values end in an underscore.
+    """Base of GPPVAE and VAE. The constructor only stores its arguments; fitted values end in an underscore.
 
     Fields are the settings: `get_params`, config.json, the model file, `gppvae info` and the report read them here.
     """
@@ -84,7 +84,7 @@ class Estimator(abc.ABC):
 
     def __post_init__(self) -> None:
         self._sees_mask = False  # whether the package's encoders see what is missing: if any training value was
-        # Fitted values are declared here and set by fit() or load(): what is not fitted has none.
+        # Fitted values are declared here and set by fit() or load().
         self._chosen_batch = BATCH
         self.shape_: tuple[int, ...]
         self.layout_: str
@@ -95,7 +95,7 @@ class Estimator(abc.ABC):
         self.skipped_steps_: int
         self.fit_seconds_: float
 
-    # -- settings, as scikit-learn asks for them
+    # -- settings, by the conventions of scikit-learn
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments by name."""
@@ -112,7 +112,7 @@ class Estimator(abc.ABC):
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn asks an estimator about itself; called by scikit-learn only."""
+        """Tags of the estimator, for scikit-learn."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
         inputs = InputTags(two_d_array=True, three_d_array=True, sparse=True, allow_nan=self.missing == "mask")
@@ -129,7 +129,7 @@ class Estimator(abc.ABC):
         return math.prod(self.shape_)
 
     def __repr__(self) -> str:
-        ordered = sorted(fields(self), key=lambda item: bool(item.kw_only))  # the kernel stands before the rest
+        ordered = sorted(fields(self), key=lambda item: bool(item.kw_only))  # the kernel comes first
         changed = [item for item in ordered if getattr(self, item.name) is not item.default]
         words = [f"{item.name}={getattr(self, item.name)!r}" for item in changed]
         fitted = fitted_text(self)
@@ -138,7 +138,7 @@ class Estimator(abc.ABC):
     def _repr_html_(self) -> str:
         return estimator_html(self)
 
-    # -- to be said by each estimator
+    # -- for each estimator to define
 
     @property
     def _tolerance(self) -> float:
@@ -184,7 +184,7 @@ class Estimator(abc.ABC):
         self._make_likelihood()
 
     def _make_likelihood(self) -> Likelihood:
-        """A likelihood for a new fit; one that was given is copied, so that the fit does not change it."""
+        """A likelihood for a new fit; a given one is copied, so that the fit does not change it."""
         if isinstance(self.likelihood, str) and self.likelihood == Gaussian.name:
             return ScaledGaussian() if self.pixel_var is None else Gaussian(self.pixel_var)
         return copy.deepcopy(make_likelihood(self.likelihood))
@@ -297,18 +297,18 @@ class Estimator(abc.ABC):
     def _answers(
         self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
     ) -> list[Tensor] | None:
-        """What the model says at a few training rows, given q(B); None when it cannot say anything yet."""
+        """Predictions at a few training rows, given q(B); None when the model cannot predict yet."""
         return None
 
     def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Samples) -> dict[str, Any]:
-        """What is trained: the settings with every open choice filled in, and the phases as they run."""
+        """The settings as trained, every open choice filled in, and the phases."""
         autoencoder = model.autoencoder
         network: tuple[str, int | None] = choose_network(self.network, samples.shape, self.width)
         if self.encoder is not None:
             network = "your own", None
         longest = max((phase.epochs for phase in phases), default=1)
         given = {name: value for name, value in settings_of(self).items() if name not in WRITES_PHASES}
-        given.pop("pixel_var")  # a number of the likelihood, if of anything
+        given.pop("pixel_var")  # part of the likelihood
         return given | {
             "latent_dim": model.prior.n_latents,
             "network": network[0],
@@ -323,9 +323,9 @@ class Estimator(abc.ABC):
         }
 
     def _keep(self, folder: RunFolder | None) -> None:
-        """Save a finished fit in its run folder; no process goes on before the file is there.
+        """Save a finished fit in its run folder; no process continues before the file exists.
 
-        A fit that was stopped because numbers were not finite is saved as it last was good, and raises here.
+        A fit that failed because numbers were not finite is saved in its last good state, and raises here.
         """
         if folder is not None:
             try:
@@ -337,7 +337,7 @@ class Estimator(abc.ABC):
             raise self._stopped
 
     def _meta(self) -> dict[str, Any]:
-        """What every model file says of itself, as JSON values."""
+        """The metadata of every model file, as JSON values."""
         return {
             "kind": self.kind,
             "given": settings_of(self),
@@ -355,10 +355,10 @@ class Estimator(abc.ABC):
     def _opened(
         cls: type[Self], path: str | os.PathLike[str], again: dict[str, Any], device: str | None
     ) -> tuple[Self, dict[str, Tensor], dict[str, Any]]:
-        """An estimator with the settings of a saved one, its model still to be built; tensors and `_meta` of the file.
+        """An estimator with the settings of a saved one, without its model; tensors and metadata of the file.
 
         Args:
-            again: arguments of the constructor that were given again, None for those that were not.
+            again: arguments of the constructor that may be given again, None if they were not.
         """
         find_device(device)
         tensors, meta = load_model(path, cls.kind)
@@ -459,7 +459,7 @@ def tell_missing(samples: Samples) -> None:
 
 
 def _digests(config: dict[str, Any], samples: Samples) -> dict[str, str]:
-    """What processes that train together must have in common."""
+    """Digests of what all processes of a fit must have in common."""
     texts = {
         "settings": json.dumps([config["given"], config["trained"]], sort_keys=True, default=str),
         "table": json.dumps(config["data"]["columns"], sort_keys=True),

@@ -1,4 +1,4 @@
-"""Settings that can be what they say: of the right type, and of a size that a computer can work with."""
+"""Checks of the type and range of settings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def instance(name: str, value: Any, kind: type, example: str) -> None:
 
 
 def find_device(name: str | torch.device | None) -> torch.device:
-    """The device of this name, which must be there; without a name the best one."""
+    """The device of this name, which must be available; the best one without a name."""
     if name is None:
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -56,7 +56,7 @@ def find_device(name: str | torch.device | None) -> torch.device:
     there = "this machine has " + ", ".join(_devices())
     try:
         device = torch.device(name)
-        torch.empty(1, device=device).sum().item()  # a name may be known and the device missing
+        torch.empty(1, device=device).sum().item()  # the name may be valid and the device missing
     except (RuntimeError, AssertionError, TypeError, NotImplementedError, ValueError):
         raise ValueError(f"expected a device that can compute, got {shown(name)}; {there}") from None
     return device
@@ -71,7 +71,7 @@ def _devices() -> list[str]:
 
 @contextlib.contextmanager
 def readable_algebra() -> Iterator[None]:
-    """A Cholesky factor that fails outside of training is one sentence; also a decorator."""
+    """Turn a Cholesky factor that fails outside of training into one clear ValueError; also a decorator."""
     try:
         yield
     except torch.linalg.LinAlgError as error:

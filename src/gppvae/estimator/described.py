@@ -1,4 +1,4 @@
-"""What a model has learned, in words: model files carry them, so that they can be shown without loading the model."""
+"""What a model has learned, in words: stored in model files, to be shown without loading the model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
 
 
 def noise_label(model: GPPVAE) -> str:
-    """What is to be said of the latent noise unless it was learned: an inference may keep it, or see nothing of it."""
+    """A label for latent noise that was not learned: an inference may fix it, or not identify it."""
     trained = [phase["inference"] for phase in model.resolved_["phases"] if phase["lr"].get("noise", 0.0) > 0]
     if not trained:
         return " (fixed, not learned)"
@@ -46,7 +46,7 @@ def noise_label(model: GPPVAE) -> str:
 
 
 def kernel_label(model: GPPVAE, part: Leaf | Scale) -> str:
-    """What is to be said of a part of the kernel that has numbers of its own, unless they were learned."""
+    """A label for a part of the kernel whose parameters were not learned."""
     own = [parameter for parameter in part.parameters(recurse=isinstance(part, Leaf)) if parameter.numel()]
     if not own:
         return ""
@@ -78,7 +78,7 @@ def learned_words(part: Leaf | Scale) -> str:
         words += [f"alpha {_numbers(part.base.alpha)}"] if hasattr(part.base, "alpha") else []
         return ", ".join([*words, f"{part.rank} {'functions' if part.series else 'inducing points'}"])
     words = [f"{len(part.levels)} levels"] if isinstance(part, IdLeaf) else []
-    # Few parameters are shown as the class names them; a table of many says nothing here.
+    # Only small parameters are shown, under their names in the class.
     words += [f"{name} {_numbers(p)}" for name, p in part.named_parameters() if p.numel() <= MAX_NUMBERS]
     words += [f"{part.rank} inducing points"] if isinstance(part, InducingLeaf) else []
     return ", ".join(words)

@@ -1,4 +1,4 @@
-"""impute: what is missing in samples, given their rows and what was observed of them."""
+"""impute: the missing values of samples, given their rows and observed values."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Imputer:
 
     @torch.no_grad()
     def trust(self, epoch: Epoch, generator: torch.Generator, sides: bool, most: int = TRIED_NUMBERS) -> Trust | None:
-        """How far observed values are to be trusted, measured on some of these samples; None where they cannot tell.
+        """The weight of observed values, measured on some of these samples; None if they cannot tell.
 
         Args:
             sides: hide a side of each sample, else what another sample misses.  most: slopes that may be computed.
@@ -113,7 +113,7 @@ class Imputer:
         found = choose_trust(
             [self.latents(t.visible, steps=0).linearised(t.row, t.y, t.hidden, columns) for t in tries]
         )
-        # The decoder is not linear: what does not help in earnest is left.
+        # The decoder is not linear: a weight that does not help there is dropped.
         return found if found is None or self._helps(found, tries) else replace(found, weight=0.0)
 
     def _tries(self, epoch: Epoch, picked: Tensor, y: Tensor, mask: Tensor, hidden: Tensor) -> Iterator[Try]:
@@ -145,7 +145,7 @@ class Imputer:
         of_draws = ("draws",) if n_samples else (), (shape[0], n_samples, *shape[1:])
         with Outputs(out, ("mean", "std"), shape) as arrays, Outputs(out, *of_draws) as drawn:
             trust = self.trust(epoch, generator, sides=False) or self.usual
-            # Stretched draws of counts would be no counts.
+            # Scaled draws of counts would not be counts.
             spread = trust.spread if isinstance(self.likelihood, (Gaussian, ScaledGaussian)) else 1.0
             for batch in epoch:
                 mask = batch.mask

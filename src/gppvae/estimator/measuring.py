@@ -46,7 +46,7 @@ log = logging.getLogger("gppvae")
 
 @contextlib.contextmanager
 def releasing(folder: RunFolder | None) -> Iterator[None]:
-    """Give the run folder free when something fails, so that the same process can try again."""
+    """Release the run folder on failure, so that the same process can try again."""
     try:
         yield
     except BaseException:
@@ -166,10 +166,10 @@ class Measuring(Estimator):
         return found
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
-        """Measure how large errors are where draws spread little or much; `include_noise` then says so.
+        """Measure the size of errors as a function of the spread of draws, for `include_noise`.
 
-        Give rows that were not trained on, like those to be predicted: errors at training rows are smaller.
-        At most 512 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
+        Give held-out rows, like those to be predicted: errors at training rows are smaller. At most 512 rows are used.
+        Only the Gaussian likelihood is calibrated; others model their own noise.
         """
         found = self._calibration(samples, table, n_samples)
         self.calibration_ = self.calibration_ if found is None else found
@@ -177,7 +177,7 @@ class Measuring(Estimator):
     def _calibration(
         self, samples: Any, table: Any, n_samples: int = 32, trained_on: bool = False
     ) -> Calibration | None:
-        """Errors at rows by the spread of draws; None for likelihoods that know their noise."""
+        """Errors at rows by the spread of draws; None for likelihoods that model their own noise."""
         if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
             return None
         data, rows_table = samples if isinstance(samples, Samples) else self._samples(samples), Table(table)
@@ -192,7 +192,7 @@ class Measuring(Estimator):
 
     @torch.no_grad()
     def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:
-        """Keep what samples of added ids differ by from their prediction, to carry it over to their other rows."""
+        """Keep the errors of predictions at samples of added ids, to carry them over to their other rows."""
         if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
             return
         prior, rows, errors = self.prior_, self.prior_.code(table), []

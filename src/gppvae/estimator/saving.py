@@ -33,7 +33,7 @@ PROBES = 64  # rows at which a loaded model must answer with finite numbers
 
 
 def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Write model.safetensors into the folder `path`, made if need be; of several processes the first one does."""
+    """Write model.safetensors into the folder `path`, created if missing; only the first process writes."""
     if not first_process():
         return
     folder = Path(path)
@@ -55,7 +55,7 @@ def load_model(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tenso
 
 
 def _check_meta(meta: dict[str, Any]) -> None:
-    """Raise ValueError where a model file says of itself what cannot be."""
+    """Raise ValueError if the metadata of a model file are invalid."""
     shape, layout = meta["shape"], meta["layout"]
     for size in shape:
         whole("a size in shape", size, 1)
@@ -98,7 +98,7 @@ def _check_history(history: Any) -> None:
 
 
 def check_settings_saved(estimator: type, given: dict[str, Any], trained: dict[str, Any]) -> None:
-    """Raise ValueError unless all settings are there: one that is missing would silently be the default."""
+    """Raise ValueError unless all settings are present: a missing one would silently be the default."""
     names = {item.name for item in fields(estimator)} - {"device"}
     wanted = names - set(WRITES_PHASES) if given.get("phases") else names  # explicit phases say all of that
     if set(given) != wanted:
@@ -127,7 +127,7 @@ def check_network_sizes(estimator: Any, n_latents: int, tensors: dict[str, Tenso
 
 
 def probe_table(prior: LatentPrior) -> Table | None:
-    """Rows that the kernels know, to try a loaded model at; None where a kernel of the user's own reads numbers."""
+    """Rows that the kernels know, to test a loaded model; None if a kernel of the user's own reads numbers."""
     columns: dict[str, list[Any]] = {}
     for leaf in prior.leaves():
         if isinstance(leaf, IdLeaf):
@@ -179,7 +179,7 @@ def check_same_kernel(given: Groups, saved: list[list[Any]], path: Any) -> None:
 
 
 def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any) -> None:
-    """load_state_dict with one sentence instead of a list of keys when the networks do not fit."""
+    """load_state_dict with one clear error instead of a list of keys if the networks do not match."""
     own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     saved = {name: tuple(value.shape) for name, value in tensors.items()}
     if own != saved:
