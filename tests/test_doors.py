@@ -419,7 +419,7 @@ def test_a_name_of_the_package_is_refused() -> None:
 
 @pytest.mark.parametrize("wrong", ["globl", 3, ["global"], nn.Linear, HalfBound.steps])
 def test_what_is_no_inference_is_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"inference must be one of global, .* or a class, got"):
+    with pytest.raises(ValueError, match=r"inference must be auto, one of global, .* or a class, got"):
         fit({"inference": wrong})
 
 

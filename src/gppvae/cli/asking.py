@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +14,9 @@ from gppvae.cli.errors import one_sentence
 from gppvae.cli.inputs import Inputs
 from gppvae.cli.options import OUTPUT, TABLE_HELP, Run, SampleOptions, Shown, option_in, with_options
 from gppvae.cli.show import answer, row_bar
+
+if TYPE_CHECKING:
+    from gppvae.estimator import GPPVAE
 
 Rows = Annotated[Path, typer.Argument(help="Table of the rows to predict: CSV, TSV, Parquet or .h5ad.")]
 Out = Annotated[Path, option_in(OUTPUT, help="Folder for the results; must be new or empty.")]
@@ -22,6 +28,18 @@ Table = Annotated[Path, typer.Argument(help=TABLE_HELP)]
 SomeTable = Annotated[
     Path | None, typer.Option(help="Table with the column of image names, or with the samples.", show_default="none")
 ]
+
+
+@contextlib.contextmanager
+def _fitted(run: Path, out: Path | None = None) -> Iterator[GPPVAE]:
+    """The model of a run; errors inside become one line. A folder for results is checked first."""
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.predictions import check_free
+
+        if out is not None:
+            check_free(out)
+        yield GPPVAE.load(run)
 
 
 @with_options
@@ -41,19 +59,14 @@ def predict(
 
     Example: gppvae predict runs/threes wanted.csv --out predicted --n-samples 64
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-        from gppvae.report.predictions import check_free, write_answers
+    with _fitted(run, out) as model:
+        from gppvae.report.predictions import write_answers
 
-        check_free(out)
-        model = GPPVAE.load(run)
         wanted = Inputs.of_model(SampleOptions(spatial=spatial), model).table(rows)
         plain = {str(name): wanted[name].to_numpy() for name in wanted}
-
-        def ask(work: Path) -> Any:
-            return model.predict(plain, n_samples, include_noise, seed, work)
-
+        draws = n_samples, include_noise, seed
         with row_bar("predict", shown):
+            ask = functools.partial(model.predict, plain, *draws)
             names = write_answers(out, ask, model, wanted, rows, images)
         _answer_files(shown, out, names, len(wanted), "predictions")
 
@@ -77,19 +90,15 @@ def impute(
 
     Example: gppvae impute runs/visits visits.csv --samples "gene_*" --out filled
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-        from gppvae.report.predictions import check_free, write_answers
+    with _fitted(run, out) as model:
+        from gppvae.report.predictions import write_answers
 
-        check_free(out)
-        model = GPPVAE.load(run)
         samples, frame = Inputs.of_model(source, model).pair(table)
-
-        def ask(work: Path) -> Any:
-            return model.impute(samples, frame, n_samples, include_noise, seed, work)
-
+        draws = n_samples, include_noise, seed
         with row_bar("impute", shown):
-            names = write_answers(out, ask, model, frame, table, images)
+            names = write_answers(
+                out, lambda work: model.impute(samples, frame, *draws, work), model, frame, table, images
+            )
         _answer_files(shown, out, names, len(frame), "samples")
 
 
@@ -109,12 +118,9 @@ def sample(
 
     Example: gppvae sample runs/threes wanted.csv --out drawn --n-samples 8
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-        from gppvae.report.predictions import check_free, write_draws
+    with _fitted(run, out) as model:
+        from gppvae.report.predictions import write_draws
 
-        check_free(out)
-        model = GPPVAE.load(run)
         wanted = Inputs.of_model(SampleOptions(), model).table(rows)
         with row_bar("sample", shown):
             names = write_draws(
@@ -137,12 +143,9 @@ def reconstruct(
 
     Example: gppvae reconstruct runs/threes --data threes.npy --out again
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-        from gppvae.report.predictions import check_free, write_answers
+    with _fitted(run, out) as model:
+        from gppvae.report.predictions import write_answers
 
-        check_free(out)
-        model = GPPVAE.load(run)
         inputs = Inputs.of_model(source, model)
         given = inputs.samples(table)
         frame = None if table is None else inputs.table(table)
@@ -164,10 +167,7 @@ def encode(
 
     Example: gppvae encode runs/threes --data threes.npy --out latents
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-
-        model = GPPVAE.load(run)
+    with _fitted(run) as model:
         samples = Inputs.of_model(source, model).samples(table)
         with row_bar("encode", shown):
             mean, _ = model.encode(samples, return_std=True, out=out)
@@ -188,10 +188,7 @@ def score(
 
     Example: gppvae score runs/threes new.csv --data new.npy
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-
-        model = GPPVAE.load(run)
+    with _fitted(run) as model:
         samples, frame = Inputs.of_model(source, model).pair(table)
         with row_bar("score", shown):
             found = float(model.score(samples, frame))
@@ -215,10 +212,7 @@ def explain(
 
     Example: gppvae explain runs/visits visits.csv
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-
-        model = GPPVAE.load(run)
+    with _fitted(run) as model:
         frame = Inputs.of_model(SampleOptions(spatial=spatial), model).table(table)
         with row_bar("explain", shown):
             found = model.explain(frame, n_rows, seed)

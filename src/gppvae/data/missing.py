@@ -21,7 +21,7 @@ class MissingValues:
         self._last = last  # whether channels are the last axis of blocks
         self._observed = torch.zeros(n_channels, dtype=torch.float64)
         self._counts = torch.zeros(3, dtype=torch.float64)  # missing, all values, samples without any
-        self._first = torch.full((1,), float(n_samples), dtype=torch.float64)
+        self._first = n_samples
 
     def add(self, start: int, block: np.ndarray) -> None:
         """Count in a block of samples, (B, ...) as given, the first of which is number `start`."""
@@ -31,38 +31,20 @@ class MissingValues:
             self._counts[0] += int(missing.sum())
             self._counts[2] += int(empty.sum())
             if empty.any():
-                self._first[0] = min(float(self._first[0]), float(start + int(np.argmax(empty))))
+                self._first = min(self._first, start + int(np.argmax(empty)))
         self._counts[1] += block.size
         channels = len(self._observed)
         by_channel = (~missing).reshape(-1, channels) if self._last else (~missing).reshape(len(block), channels, -1)
         self._observed += torch.from_numpy(by_channel.sum(0 if self._last else (0, 2)).astype(np.float64))
 
     def share(self, world: World) -> None:
-        """Add up what the processes of `world` counted."""
+        """Add up what the processes of `world` counted; the attributes are there afterwards."""
         firsts = torch.zeros(world.size, dtype=torch.float64)
-        firsts[world.rank] = self._first[0]
+        firsts[world.rank] = self._first
         world.sum_([self._observed, self._counts, firsts])
-        self._first[0] = firsts.min()
-
-    @property
-    def total(self) -> int:
-        return int(self._counts[0])
-
-    @property
-    def n_values(self) -> int:
-        return int(self._counts[1])
-
-    @property
-    def samples(self) -> int:
-        return int(self._counts[2])
-
-    @property
-    def first(self) -> int:
-        return int(self._first[0])
-
-    @property
-    def channels(self) -> list[int]:
-        return torch.nonzero(self._observed == 0.0).flatten().tolist()
+        self.total, self.n_values, self.samples = (int(n) for n in self._counts)
+        self.first = int(firsts.min())
+        self.channels: list[int] = torch.nonzero(self._observed == 0.0).flatten().tolist()
 
     def count(self) -> str:
         """How much is missing, in one sentence."""
