@@ -86,12 +86,9 @@ def _in_zarr(array: Any) -> Unwritten | None:
         return None
     shards = getattr(array, "shards", None)
     unit = "shards" if shards else "chunks"
-    folder = zarr_folder(array)
+    folder, cell = zarr_folder(array), shards or array.chunks
     if folder is not None:
-        total, stored = (
-            _cells(array.shape, shards or array.chunks),
-            _stored_chunks(folder, array.shape, shards or array.chunks),
-        )
+        total, stored = _cells(array.shape, cell), _stored_chunks(folder, array.shape, cell)
     elif array.nchunks <= COUNTED:
         total, stored, unit = array.nchunks, array.nchunks_initialized, "chunks"
     else:

@@ -113,7 +113,7 @@ def simple_answers(
     view = next((leaf for leaf in ids if objects is not None and leaf.column != objects.column), None)
     everything = _even(_spread(np.arange(len(table))))
     yield "mean", np.repeat(_blend(samples, [everything]), len(wanted), axis=0)
-    same = np.ones((len(wanted), len(table)), dtype=bool)  # of which training rows the object is that of a wanted row
+    same = np.ones((len(wanted), len(table)), dtype=bool)  # (wanted, training): rows of the same object
     for leaf in (objects, view):
         if leaf is not None:
             alike = wanted.ids(leaf.column)[:, None] == table.ids(leaf.column)[None, :]

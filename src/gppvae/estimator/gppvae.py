@@ -373,15 +373,6 @@ class GPPVAE(Showing, Measuring):
     # -- asking
 
     @property
-    def _fitted(self) -> tuple[GPPriorVAE, LatentPosterior]:
-        return self._fitted_model, self.posterior_
-
-    @property
-    def prior_(self) -> LatentPrior:
-        """The fitted prior: kernels and latent noise of every group of latents."""
-        return self._fitted_model.prior
-
-    @property
     def kernel_(self) -> Kernel | list[Kernel | None]:
         """The fitted kernel; with groups of latents a list, None for those without one."""
         found = [group.kernel for group in self.prior_.groups]
@@ -647,8 +638,10 @@ class GPPVAE(Showing, Measuring):
         """Raise ValueError unless the model answers with finite numbers."""
         model, weights = self._fitted
         probe = torch.zeros(1, *self.shape_, device=self._torch_device())
+        autoencoder = model.autoencoder
         with torch.no_grad():
-            answers = [model.autoencoder.reconstruct(probe), *self._noise_variances(probe)]
+            out = autoencoder.decode(autoencoder.encode(probe)[0])
+            answers = [autoencoder.reconstruct(probe), autoencoder.likelihood.variance(out)]
         if table is not None and len(table):
             answers += self._answers(model, model.prior.code(table), probe, None, weights) or []
             drawn = self.predict(table, n_samples=2, include_noise=True)

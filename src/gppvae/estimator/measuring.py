@@ -66,14 +66,14 @@ class Measuring(Estimator):
     trust_: Trust
 
     @property
-    @abc.abstractmethod
     def _fitted(self) -> tuple[GPPriorVAE, LatentPosterior]:
         """Networks and prior, and q(B)."""
+        return self._fitted_model, self.posterior_
 
     @property
-    @abc.abstractmethod
     def prior_(self) -> LatentPrior:
-        """The fitted prior."""
+        """The fitted prior: kernels and latent noise of every group of latents."""
+        return self._fitted_model.prior
 
     @abc.abstractmethod
     def predict(
@@ -236,7 +236,3 @@ class Measuring(Estimator):
             return None
         z = latents_at(model, weights, rows)
         return [*weights.tensors().values(), z.var + z.noise, decode_mean(model, weights, rows)]
-
-    def _noise_variances(self, probe: Tensor) -> list[Tensor]:
-        autoencoder = self._autoencoder
-        return [autoencoder.likelihood.variance(autoencoder.decode(autoencoder.encode(probe)[0]))]
