@@ -14,7 +14,7 @@ from gppvae.kernels import Learned
 from gppvae.kernels.ids import IdLeaf
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import learned_by_column, level_of, linear_in_vectors, vector_roots
+from gppvae.models.objects import learned_by_column, linear_in_vectors, vector_roots
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 
@@ -36,7 +36,7 @@ def add_objects(
     same_length(data, table)
     leaves = _leaves_with_new_ids(model.prior, table)
     ids = [str(level) for level in table.levels(leaves[0].column)]
-    known = set(leaves[0].levels[: leaves[0].n_trained])
+    known = set(leaves[0].levels[: len(leaves[0].levels) - leaves[0].n_added])
     trained = sorted(known & set(ids))
     if trained:
         raise ValueError(
@@ -46,7 +46,8 @@ def add_objects(
     try:
         _append_placeholders(leaves, ids)
         rows = model.prior.code(table, new_ids=False)
-        owner = level_of(leaves, rows) - (len(leaves[0].levels) - len(ids))
+        column = rows.columns[leaves[0].key]
+        owner = column.values[column.index] - (len(leaves[0].levels) - len(ids))
         device = next(model.autoencoder.parameters()).device
         epoch = Epoch(data, rows, batch_size, None, device)
         vectors, root = ObjectFit(model, weights, leaves, epoch, owner, len(ids), likelihood).run(steps)
@@ -96,7 +97,8 @@ def _update_vectors(
     fitted: tuple[GPPriorVAE, LatentPosterior], leaves: list[Learned], epoch: Epoch, likelihood: Likelihood, steps: int
 ) -> None:
     """Vectors of the ids of a column given further samples of them; points stay points."""
-    levels, owner = level_of(leaves, epoch.rows).unique(return_inverse=True)
+    column = epoch.rows.columns[leaves[0].key]
+    levels, owner = column.values[column.index].unique(return_inverse=True)
     certain = ~vector_roots(leaves)[levels].flatten(1).any(1)
     known = known_vectors(leaves, levels)
     x, root = ObjectFit(*fitted, leaves, epoch, owner, len(levels), likelihood, known).run(steps)
@@ -131,7 +133,7 @@ def _leaves_with_new_ids(prior: LatentPrior, table: Table) -> list[Learned]:
     """The learned kernels of the one column whose ids are new (or were added before)."""
     found = learned_by_column(prior)
     for column, leaves in found.items():
-        trained = leaves[0].levels[: leaves[0].n_trained]
+        trained = leaves[0].levels[: len(leaves[0].levels) - leaves[0].n_added]
         if set(map(str, table.levels(column))) - set(trained):
             others = [leaf for leaf in prior.leaves() if isinstance(leaf, IdLeaf) and leaf.key == leaves[0].key]
             if len(others) > len(leaves):

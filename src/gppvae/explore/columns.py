@@ -25,9 +25,9 @@ class ColumnFacts:
     Attributes:
         name: in the table.
         levels: ids, None for numbers.
-        values: distinct training values of a numeric column, as far as known.
-        period: of a numeric column, if the kernel is periodic.
-        takes_new: whether ids can be added, because all kernels that read them are Learned.
+        values: distinct training values of a column of numbers, as far as they are known.
+        period: after which a column of numbers repeats, if the kernel says so.
+        takes_new: whether ids may be added, since all kernels that read them are Learned.
     """
 
     name: str

@@ -13,7 +13,7 @@ from gppvae.kernels import Learned
 from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import Signs, expand
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import latents_by_vector, level_of, vector_roots
+from gppvae.models.objects import latents_by_vector, vector_roots
 from gppvae.models.refine import covariance_at
 from gppvae.prior.posterior import LatentPosterior
 
@@ -135,7 +135,8 @@ class ObjectFit:
     @torch.no_grad()
     def _deviations(self) -> Tensor:
         """R with R R' the covariance of z at the rows when the vectors are what the prior says, (N, L, L)."""
-        rows, level = self.epoch.rows, level_of(self.leaves, self.epoch.rows)
+        rows, column = self.epoch.rows, self.epoch.rows.columns[self.leaves[0].key]
+        level = column.values[column.index]
         with contextlib.ExitStack() as stack:
             start = 0
             for leaf in self.leaves:

@@ -120,13 +120,8 @@ def _spreads(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Iterat
             continue
         root = vector_roots(leaves)
         A, _ = latents_by_vector(prior, weights, rows, leaves)
-        yield root[level_of(leaves, rows)].transpose(1, 2) @ A
-
-
-def level_of(leaves: list[Learned], rows: Rows) -> Tensor:
-    """Number of each row's id among the levels of a column, (N,)."""
-    column = rows.columns[leaves[0].key]
-    return column.values[column.index]
+        column = rows.columns[leaves[0].key]
+        yield root[column.values[column.index]].transpose(1, 2) @ A
 
 
 def vector_roots(leaves: list[Learned]) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gppvae.data.table import Rows
 from gppvae.kernels import Learned
-from gppvae.models.objects import learned_by_column, level_of
+from gppvae.models.objects import learned_by_column
 from gppvae.prior.latent_prior import LatentPrior
 
 OBJECTS, ROWS_EACH = 64, 12  # of the training samples, to measure how samples of one object resemble each other
@@ -131,7 +131,7 @@ class Remainders:
             return None
         total, variance = torch.zeros(len(rows), *shape), torch.zeros(len(rows), dtype=torch.float64)
         for column, leaves in learned_by_column(prior).items():
-            names = [name for own, name in self.kept if own == column and name in leaves[0].levels]
+            names = [name for name in self.kept_of(column) if name in leaves[0].levels]
             level = level_of(leaves, rows)
             for name in names:
                 here = torch.nonzero(level == leaves[0].levels.index(name)).squeeze(1)
@@ -143,6 +143,9 @@ class Remainders:
                     left = kept.shared[1:].sum() - ((c @ kept.inverse) * c).sum(1)
                     variance[at] += left.clamp_min(0.0).cpu()
         return total, variance
+
+    def kept_of(self, column: str) -> list[str]:
+        return [name for known, name in self.kept if known == column]
 
     def tensors(self) -> dict[str, Tensor]:
         """What a model file holds; names are in `to_json`."""
@@ -172,6 +175,12 @@ class Remainders:
                 raise ValueError("what is kept of added ids must belong to a column of the kernel")
             found.kept[str(column), str(name)] = own
         return found
+
+
+def level_of(leaves: list[Learned], rows: Rows) -> Tensor:
+    """Number of each row's id among the levels of a column, (N,)."""
+    column = rows.columns[leaves[0].key]
+    return column.values[column.index]
 
 
 @torch.no_grad()
