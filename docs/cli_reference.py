@@ -14,11 +14,11 @@ HEAD = """\
 # Commands
 
 Every command has `--help`. Answers go to stdout, progress and errors to stderr. With `--json` stdout holds one JSON
-object and nothing else. Exit codes: 0 done, 2 the input is not what it should be (one sentence says what), 3 the
-training failed, 130 stopped by Ctrl-C, 1 a fault of gppvae itself.
+object and nothing else. Exit codes: 0 success, 2 bad input (one sentence says what is wrong), 3 training failed, 130
+stopped by Ctrl-C, 1 an internal error of gppvae.
 
-`gppvae --install-completion` makes the shell complete commands, options and their words with the tab key; it knows
-bash, zsh, fish and PowerShell. Open a new shell afterwards. `gppvae --show-completion` prints the script instead.
+`gppvae --install-completion` makes the shell complete commands, options and their values with the tab key, in bash,
+zsh, fish and PowerShell. Open a new shell afterwards. `gppvae --show-completion` prints the script instead.
 
 This page is written by `python docs/cli_reference.py > docs/cli.md`, and a test compares the two.
 """

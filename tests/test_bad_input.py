@@ -243,9 +243,9 @@ def test_a_folder_that_holds_a_run(folder: Path, run: Path) -> None:
 def test_a_folder_that_cannot_be_made(folder: Path) -> None:
     (folder / "file").write_text("not a folder")
     result = CliRunner().invoke(app, words(folder, "--out", str(folder / "file" / "run")))
-    assert "expected a folder that can be written" in refused(result)
+    assert "expected a writable folder" in refused(result)
     result = CliRunner().invoke(app, ["demo", "--out", str(folder / "file" / "demo")])
-    assert "expected a folder that can be written" in refused(result)
+    assert "expected a writable folder" in refused(result)
 
 
 # -- predict, info, report
@@ -272,7 +272,7 @@ def test_predictions_that_cannot_be_made(folder: Path, run: Path) -> None:
     assert "no such file" in predict(run, folder / "none.csv", out)
     assert "expected a gppvae file" in predict(folder / "nowhere", folder / "spots.csv", out)
     (folder / "file").write_text("")
-    assert "can be written" in predict(run, folder / "spots.csv", folder / "file" / "out")
+    assert "a writable folder" in predict(run, folder / "spots.csv", folder / "file" / "out")
     assert not out.exists()
 
 

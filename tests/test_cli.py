@@ -275,9 +275,7 @@ def test_faults_of_the_program_are_one_sentence_and_a_trace_only_with_debug(
     monkeypatch.setattr(describe, "read_saved", fail)
     result = call("info", tmp_path)
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
-    assert (
-        "a fault of gppvae itself (KeyError: 'a fault'); please report it with what `gppvae --debug`" in result.stderr
-    )
+    assert "an internal error of gppvae (KeyError: 'a fault'); please report it with the output of" in result.stderr
     shown = call("--debug", "info", tmp_path)
     assert shown.exit_code == 1 and "Traceback" in shown.stderr and 'raise KeyError("a fault")' in shown.stderr
     assert call("info", tmp_path).stderr.count("\n") == 1, "the option lasts for one command"
@@ -297,7 +295,7 @@ def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
     out, errors = process.communicate(timeout=60)
     # When the signal falls into an exec() of some import, Python ends itself by it after all; shells show 130 for both.
     assert process.returncode in (130, -signal.SIGINT)
-    assert errors == "gppvae: stopped; type the same command again to continue\n"
+    assert errors == "gppvae: stopped; run the same command again to continue\n"
     assert out == ""
 
 

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from gppvae import GPPVAE, VAE, IdLeaf, InducingLeaf, Inference, Likelihood, LossTerms, NumericLeaf, Phase
 from gppvae.cli import app
 from gppvae.data.batches import Epoch
+from gppvae.estimator.described import column_rows, kernel_rows
 from gppvae.inference import INFERENCES, Minibatch, draw, neg_entropy, recon_nll
 from gppvae.kernels import Kernel
 from gppvae.likelihoods import Gaussian, Perceptual, ScaledGaussian
 from gppvae.models.vae import Autoencoder
-from gppvae.report.describe import column_rows, kernel_rows
 from gppvae.report.run import write_report
 from gppvae.training import loop
 from gppvae.training.checkpoint import read_tensors
@@ -419,7 +419,7 @@ def test_a_name_of_the_package_is_refused() -> None:
 
 @pytest.mark.parametrize("wrong", ["globl", 3, ["global"], nn.Linear, HalfBound.steps])
 def test_what_is_no_inference_is_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"inference must be one of global, .* or a class, got"):
+    with pytest.raises(ValueError, match=r"inference must be auto, one of global, .* or a class, got"):
         fit({"inference": wrong})
 
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Threads that wait by spinning take the core from the one that works: two trainings on the same cores then hardly move.
-# Threads that go to sleep at once gain little from each other. A short spin has neither fault (docs/benchmarks.md).
-# Read when PyTorch is imported; whoever sets one of them otherwise is obeyed.
+# Threads that spin while waiting take the core from the one that works: two trainings on the same cores then hardly
+# progress. Threads that sleep at once gain little from each other. A short spin avoids both (docs/benchmarks.md).
+# Read when PyTorch is imported; values set by the user are kept.
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
 if not any(name in os.environ for name in WAITING):
     os.environ.update(WAITING)

@@ -1,4 +1,4 @@
-"""The demo: rotated threes from those inside the package, one angle held out, in about two minutes."""
+"""The demo: rotated threes from the package, one angle held out, in about two minutes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DemoRecipe:
 
     Attributes:
         n_digits: threes, of which nine in ten are trained on.  n_angles: evenly spaced.
-        held_out_angle: in degrees; no digit is ever seen at it.  kernel, settings, phases: of the GPPVAE.
+        held_out_angle: in degrees; no digit is trained on at it.  kernel, settings, phases: of the GPPVAE.
     """
 
     n_digits: int = 200
@@ -52,7 +52,7 @@ class DemoRecipe:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found.
+    """The result of the demo.
 
     Attributes:
         model: fitted.  digits: the data.  mse: mean squared error at the held-out angle, by name of method.
@@ -68,11 +68,11 @@ class DemoResult:
 def run_demo(
     out: str | os.PathLike[str], seed: int = 0, recipe: DemoRecipe | None = None, progress: bool = True
 ) -> DemoResult:
-    """Train, compare with simple answers, write the report; a demo that was interrupted is continued.
+    """Train, compare with simple answers, write the report; an interrupted demo is continued.
 
     Args:
         out: folder of the run; an earlier demo in it is replaced at the end.
-        seed: decides the digits and the start of the training.
+        seed: of the digits and of the training.
         recipe: size and settings; None for those of the demo.  progress: show progress bars.
     """
     recipe = recipe or DemoRecipe()
@@ -92,13 +92,13 @@ def run_demo(
             others={name: guess for name, guess in guesses.items() if name != OURS},
             title="Rotated threes",
             about=f"Threes at {len(digits.angles)} angles, predicted at {digits.held_out_angle:g} degrees, "
-            "where the model saw none.",
+            "an angle that was held out.",
         )
     return DemoResult(model, digits, mse, Path(out) / page.name)
 
 
 def _fitted(folder: Path, digits: RotatedDigits, seed: int, recipe: DemoRecipe, progress: bool) -> GPPVAE:
-    """The model of the run folder; not trained again if the demo was stopped after the fit, before its report."""
+    """The model of the run folder; not trained again if the demo was interrupted after the fit, before its report."""
     if RunFolder(folder).finished():
         return GPPVAE.load(folder)
     model = GPPVAE(recipe.kernel, seed=seed, phases=list(recipe.phases), **recipe.settings)
@@ -120,9 +120,9 @@ def predictions(model: GPPVAE, digits: RotatedDigits) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def demo_folder(out: str | os.PathLike[str], seed: int, recipe: DemoRecipe) -> Iterator[Path]:
-    """A folder to work in that becomes `out` when the block ends well.
+    """A working folder that becomes `out` when the block succeeds.
 
-    An interrupted demo leaves it for the next one with the same seed and recipe; an earlier demo in `out` is
+    After an interruption, the next demo with the same seed and recipe continues in it. An earlier demo in `out` is
     replaced only at the end, and nothing but a demo is ever replaced.
     """
     target = Path(out)

@@ -8,7 +8,7 @@ import pytest
 
 from gppvae import GPPVAE, VAE
 from gppvae.data.arrays import from_input_layout, to_input_layout
-from gppvae.report.figures import to_uint8
+from gppvae.report.images import to_uint8
 from gppvae.report.predictions import write_answers
 from gppvae.report.run import write_report
 from tiny import KERNEL, spots

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 
 from gppvae.report.page import MAX_SIDE, Page, Panel
@@ -79,9 +78,6 @@ def full_page() -> Page:
     page = Page("Report", subtitle="All parts")
     page.section("First", "One paragraph.\n\nAnother one.")
     page.table(["model", "MSE"], [["VAE", 0.5], ["GPPVAE", 0.25]], "A table", highlight_row=1)
-    fig = Figure()
-    fig.subplots().plot([1, 2])
-    page.figure(fig, "A figure", "a rising line")
     page.plot(Plot([line_chart([Series([0, 1], [0, 1])], "A chart")], "A plot"))
     page.download("numbers.csv", "a,b\n1,2\n", "two numbers")
     page.section("Second")
@@ -99,7 +95,7 @@ def test_page_loads_nothing_from_outside() -> None:
         for name, value in attributes.items()
         if name in {"src", "href", "srcset", "data", "action", "poster"}
     ]
-    assert len(loads) == 6  # icon, two links of the contents, figure, sprite, download
+    assert len(loads) == 5  # icon, two links of the contents, sprite, download
     assert all(re.match(r"data:((image/png|text/csv);base64)?,|#s\d+$", value or "") for value in loads)
     pictureless = re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)
     assert not re.search(r"https?:|//|@import|url\(|fetch|XMLHttpRequest|WebSocket", pictureless)
@@ -114,7 +110,6 @@ def test_every_text_is_escaped() -> None:
     page.section(bad, bad)
     page.section("other")
     page.table([bad], [[bad]], bad)
-    page.figure(Figure(figsize=(1, 1)), bad, bad)
     page.turntable({bad: np.zeros((1, 1, 2, 2))}, [bad], bad, [bad])
     page.facts({bad: bad})
     text = page.html()
@@ -157,17 +152,6 @@ def test_table_aligns_numbers_and_marks_one_row() -> None:
     assert [a.get("class") for a, _ in reader.all("th")] == [None, "num", "num", "num", None]
     assert [a.get("class") for a, _ in reader.all("tr")] == [None, None, "ours", None]
     assert [text for _, text in reader.all("figcaption")] == ["Cap"]
-
-
-def test_figure_keeps_its_size_and_alt() -> None:
-    page = Page("T")
-    fig = Figure(figsize=(3, 2), facecolor="#ff0000")
-    page.figure(fig, "Cap", 'red "field"')
-    ((attributes, _),) = Reader(page.html()).all("img")
-    assert (attributes["width"], attributes["height"], attributes["alt"]) == ("288", "192", 'red "field"')
-    pixels = decode(attributes["src"])
-    assert pixels.shape[:2] == (384, 576)
-    assert (pixels[..., :3] == [255, 0, 0]).all()
 
 
 def sprite_of(page: Page) -> np.ndarray:

@@ -124,7 +124,7 @@ def test_an_inference_may_be_given_as_a_class_of_ones_own() -> None:
     assert json.loads(json.dumps(own.to_json())) == named.to_json() | {"inference": "own"}
     check_phases([own])
     for wrong in (Gaussian, None, "magic"):
-        with pytest.raises(ValueError, match=r"inference must be one of .*, got"):
+        with pytest.raises(ValueError, match=r"inference must be auto, one of .*, got"):
             check_phases([Phase("wrong", wrong, 1, {"encoder": 1e-3})])  # type: ignore[arg-type]
 
 

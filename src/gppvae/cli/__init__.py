@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Everything heavy is imported inside the commands, so help is quick."""
+"""The command line: parse, call, print. Everything heavy is imported inside the commands, so that help is quick."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(
 def main() -> None:
     """Entry point of the command `gppvae` and of `python -m gppvae`."""
     for stream in (sys.stdout, sys.stderr):
-        if getattr(stream, "errors", None) == "strict":  # names of files may hold what the terminal cannot show
+        if getattr(stream, "errors", None) == "strict":  # file names may have characters that the terminal cannot show
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="gppvae")
 
@@ -37,11 +37,11 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def common(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
-    debug: bool = typer.Option(False, "--debug", help="Show where an error comes from; stands before the command."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; goes before the command."),
 ) -> None:
     """Gaussian process prior VAEs: latent spaces that covary as a kernel over your table says.
 
-    [bold]gppvae demo[/bold] trains on digits that come with the package and ends in a report page.
+    [bold]gppvae demo[/bold] trains on digits that come with the package and writes a report page.
 
     [bold]gppvae fit[/bold] table.csv --data images.npy --kernel "Learned(person, 64) * FreeForm(pose)" --out runs/faces
 
@@ -60,13 +60,13 @@ def reproduce(words: typer.Context) -> None:
 
 
 def bench(words: typer.Context) -> None:
-    """Measure the package on public data, with nothing but a kernel."""
+    """Measure the package on public data."""
     from gppvae.bench.commands import bench_app
 
     bench_app(errors.one_sentence)(words.args, prog_name=words.command_path)
 
 
-# The commands, in the order of --help. A group that is loaded only when it is asked for passes its words on.
+# The commands, in the order of --help. A group that is loaded on demand passes its arguments on.
 LOADED_WHEN_ASKED = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
 FIT, ASK, LOOK = "Fit", "Ask a fitted model", "Look"
 

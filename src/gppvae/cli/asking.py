@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,15 +15,31 @@ from gppvae.cli.inputs import Inputs
 from gppvae.cli.options import OUTPUT, TABLE_HELP, Run, SampleOptions, Shown, option_in, with_options
 from gppvae.cli.show import answer, row_bar
 
-Rows = Annotated[Path, typer.Argument(help="Table of the rows wanted: CSV, TSV, Parquet or .h5ad.")]
-Out = Annotated[Path, option_in(OUTPUT, help="Folder for the results; must not hold any yet.")]
-Images = Annotated[bool, option_in(OUTPUT, help="Draw PNG images of image data.")]
-Noise = Annotated[bool, typer.Option(help="Count the noise of the samples themselves.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Of the draws.", show_default="that of the model")]
+if TYPE_CHECKING:
+    from gppvae.estimator import GPPVAE
+
+Rows = Annotated[Path, typer.Argument(help="Table of the rows to predict: CSV, TSV, Parquet or .h5ad.")]
+Out = Annotated[Path, option_in(OUTPUT, help="Folder for the results; must be new or empty.")]
+Images = Annotated[bool, option_in(OUTPUT, help="Write PNG images of image data.")]
+Noise = Annotated[bool, typer.Option(help="Include the noise of the samples.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the draws.", show_default="that of the model")]
+Spatial = Annotated[str | None, typer.Option(help="Key of coordinates in obsm of an .h5ad file.", show_default="none")]
 Table = Annotated[Path, typer.Argument(help=TABLE_HELP)]
 SomeTable = Annotated[
     Path | None, typer.Option(help="Table with the column of image names, or with the samples.", show_default="none")
 ]
+
+
+@contextlib.contextmanager
+def _fitted(run: Path, out: Path | None = None) -> Iterator[GPPVAE]:
+    """The model of a run; errors inside become one line. A folder for results is checked first."""
+    with one_sentence():
+        from gppvae.estimator import GPPVAE
+        from gppvae.report.predictions import check_free
+
+        if out is not None:
+            check_free(out)
+        yield GPPVAE.load(run)
 
 
 @with_options
@@ -33,26 +52,21 @@ def predict(
     include_noise: Noise = False,
     seed: Seed = None,
     images: Images = True,
-    spatial: Annotated[str | None, typer.Option(help="Coordinates of an .h5ad file.", show_default="none")] = None,
+    spatial: Spatial = None,
     shown: Shown,
 ) -> None:
     """Predict samples at the rows of a table: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
 
     Example: gppvae predict runs/threes wanted.csv --out predicted --n-samples 64
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-        from gppvae.report.predictions import check_free, write_answers
+    with _fitted(run, out) as model:
+        from gppvae.report.predictions import write_answers
 
-        check_free(out)
-        model = GPPVAE.load(run)
         wanted = Inputs.of_model(SampleOptions(spatial=spatial), model).table(rows)
         plain = {str(name): wanted[name].to_numpy() for name in wanted}
-
-        def ask(work: Path) -> Any:
-            return model.predict(plain, n_samples, include_noise, seed, work)
-
+        draws = n_samples, include_noise, seed
         with row_bar("predict", shown):
+            ask = functools.partial(model.predict, plain, *draws)
             names = write_answers(out, ask, model, wanted, rows, images)
         _answer_files(shown, out, names, len(wanted), "predictions")
 
@@ -64,31 +78,27 @@ def impute(
     table: Table,
     out: Out,
     source: SampleOptions,
-    n_samples: Annotated[int, typer.Option(help="Draws of what is missing, in draws.npy.")] = 0,
-    include_noise: Annotated[bool, typer.Option(help="Count the noise of the values themselves.")] = True,
+    n_samples: Annotated[int, typer.Option(help="Draws of the missing values, in draws.npy.")] = 0,
+    include_noise: Annotated[bool, typer.Option(help="Include the noise of the values.")] = True,
     seed: Seed = None,
     images: Images = True,
     shown: Shown,
 ) -> None:
-    """Fill in what is missing in samples: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
+    """Fill in missing values of samples: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
 
-    Empty cells of a table and NaN in an array are missing. Observed values stay as they are.
+    Empty cells of a table and NaN in an array are missing. Observed values are unchanged.
 
     Example: gppvae impute runs/visits visits.csv --samples "gene_*" --out filled
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-        from gppvae.report.predictions import check_free, write_answers
+    with _fitted(run, out) as model:
+        from gppvae.report.predictions import write_answers
 
-        check_free(out)
-        model = GPPVAE.load(run)
         samples, frame = Inputs.of_model(source, model).pair(table)
-
-        def ask(work: Path) -> Any:
-            return model.impute(samples, frame, n_samples, include_noise, seed, work)
-
+        draws = n_samples, include_noise, seed
         with row_bar("impute", shown):
-            names = write_answers(out, ask, model, frame, table, images)
+            names = write_answers(
+                out, lambda work: model.impute(samples, frame, *draws, work), model, frame, table, images
+            )
         _answer_files(shown, out, names, len(frame), "samples")
 
 
@@ -98,7 +108,7 @@ def sample(
     run: Run,
     rows: Rows,
     out: Out,
-    n_samples: Annotated[int, typer.Option(help="How many draws.")] = 1,
+    n_samples: Annotated[int, typer.Option(help="Number of draws.")] = 1,
     prior: Annotated[bool, typer.Option("--prior", help="Draw as if no data had been seen.")] = False,
     include_noise: Noise = False,
     seed: Seed = None,
@@ -108,12 +118,9 @@ def sample(
 
     Example: gppvae sample runs/threes wanted.csv --out drawn --n-samples 8
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-        from gppvae.report.predictions import check_free, write_draws
+    with _fitted(run, out) as model:
+        from gppvae.report.predictions import write_draws
 
-        check_free(out)
-        model = GPPVAE.load(run)
         wanted = Inputs.of_model(SampleOptions(), model).table(rows)
         with row_bar("sample", shown):
             names = write_draws(
@@ -136,12 +143,9 @@ def reconstruct(
 
     Example: gppvae reconstruct runs/threes --data threes.npy --out again
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-        from gppvae.report.predictions import check_free, write_answers
+    with _fitted(run, out) as model:
+        from gppvae.report.predictions import write_answers
 
-        check_free(out)
-        model = GPPVAE.load(run)
         inputs = Inputs.of_model(source, model)
         given = inputs.samples(table)
         frame = None if table is None else inputs.table(table)
@@ -163,10 +167,7 @@ def encode(
 
     Example: gppvae encode runs/threes --data threes.npy --out latents
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-
-        model = GPPVAE.load(run)
+    with _fitted(run) as model:
         samples = Inputs.of_model(source, model).samples(table)
         with row_bar("encode", shown):
             mean, _ = model.encode(samples, return_std=True, out=out)
@@ -183,14 +184,11 @@ def score(
     source: SampleOptions,
     shown: Shown,
 ) -> None:
-    """Say how well the model knows samples: the mean lower bound on their log probability, in nats.
+    """Score samples: the mean lower bound on their log probability, in nats.
 
     Example: gppvae score runs/threes new.csv --data new.npy
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-
-        model = GPPVAE.load(run)
+    with _fitted(run) as model:
         samples, frame = Inputs.of_model(source, model).pair(table)
         with row_bar("score", shown):
             found = float(model.score(samples, frame))
@@ -202,20 +200,19 @@ def score(
 def explain(
     *,
     run: Run,
-    table: Annotated[Path, typer.Argument(help="Table of rows to share variance over, usually that of the training.")],
-    n_rows: Annotated[int, typer.Option(help="At most so many rows are looked at, drawn at random.")] = 256,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of that draw.", show_default="that of the model")] = None,
-    spatial: Annotated[str | None, typer.Option(help="Coordinates of an .h5ad file.", show_default="none")] = None,
+    table: Annotated[Path, typer.Argument(help="Table of the rows to explain, usually the training table.")],
+    n_rows: Annotated[int, typer.Option(help="Use at most this many rows, drawn at random.")] = 256,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of that draw.", show_default="that of the model")
+    ] = None,
+    spatial: Spatial = None,
     shown: Shown,
 ) -> None:
-    """Say which term of the kernel makes which share of the latents and of the prediction; --json has the curves too.
+    """Show the share of each kernel term in the variance of latents and predictions; --json adds the curves.
 
     Example: gppvae explain runs/visits visits.csv
     """
-    with one_sentence():
-        from gppvae.estimator import GPPVAE
-
-        model = GPPVAE.load(run)
+    with _fitted(run) as model:
         frame = Inputs.of_model(SampleOptions(spatial=spatial), model).table(table)
         with row_bar("explain", shown):
             found = model.explain(frame, n_rows, seed)

@@ -1,4 +1,4 @@
-"""Commands that give a fitted model more to know: add-objects, update."""
+"""Commands that add data to a fitted model: add-objects, update."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gppvae.estimator import GPPVAE
 
 Learn = Callable[["GPPVAE", Any, "pd.DataFrame"], tuple[dict[str, Any], str]]
-NewRun = Annotated[Path, option_in(OUTPUT, help="Folder for the new model; the old one stays as it is.")]
+NewRun = Annotated[Path, option_in(OUTPUT, help="Folder for the new model; the old one is unchanged.")]
 
 
 @with_options
@@ -30,7 +30,7 @@ def add_objects(
     source: SampleOptions,
     shown: Shown,
 ) -> None:
-    """Learn ids that the model never saw from a few samples of each; the new model then predicts them.
+    """Learn ids that were not in the training set from a few samples of each; the new model can predict them.
 
     Example: gppvae add-objects runs/threes new.csv --data new.npy --out runs/more_threes
     """
@@ -52,20 +52,20 @@ def update(
     source: SampleOptions,
     shown: Shown,
 ) -> None:
-    """Take in further samples of known ids, at any rows, without training again.
+    """Condition a model on further samples of known ids, at any rows, without training again.
 
     Example: gppvae update runs/threes later.csv --data later.npy --out runs/threes_later
     """
 
     def learn(model: GPPVAE, samples: Any, frame: pd.DataFrame) -> tuple[dict[str, Any], str]:
         model.update(samples, frame)
-        return {"samples": len(frame)}, f"{len(frame)} samples taken in"
+        return {"samples": len(frame)}, f"conditioned on {len(frame)} further samples"
 
     _change("update", learn, run, table, out, source, shown)
 
 
 def _change(name: str, learn: Learn, run: Path, table: Path, out: Path, source: SampleOptions, shown: Shown) -> None:
-    """Load a model, let it learn, and save it in a new folder; `learn` returns facts for --json and words."""
+    """Load a model, let it learn, and save it in a new folder; `learn` returns facts for --json and a line of text."""
     with one_sentence():
         from gppvae.estimator import GPPVAE
         from gppvae.training.folder import RunFolder

@@ -1,4 +1,4 @@
-"""Whatever goes wrong in a command becomes one line on stderr and an exit code."""
+"""Any error of a command becomes one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ debug = contextvars.ContextVar("debug", default=False)
 
 @contextlib.contextmanager
 def one_sentence(continues: bool = False) -> Iterator[None]:
-    """Turn whatever is raised inside into one line on stderr and an exit code; `--debug` shows the trace as well.
+    """Turn any exception inside into one line on stderr and an exit code; `--debug` shows the traceback too.
 
     Args:
-        continues: whether the same command continues an interrupted run.
+        continues: whether the same command resumes an interrupted run.
     """
     try:
         yield
     except (typer.Exit, typer.Abort):
         raise
     except KeyboardInterrupt:
-        _stop("stopped" + ("; type the same command again to continue" if continues else ""), INTERRUPTED)
+        _stop("stopped" + ("; run the same command again to continue" if continues else ""), INTERRUPTED)
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.EPIPE:
-            raise  # the reader of a pipe has left; nobody is there to be told
+            raise  # the reader of a pipe has closed it
         if debug.get():
             traceback.print_exc()
         _stop(_sentence(error), _exit_code(error))
@@ -43,7 +43,7 @@ def _stop(sentence: str, code: int) -> None:
 
 
 def _exit_code(error: Exception) -> int:
-    loop = sys.modules.get("gppvae.training.loop")  # an error of its kind can only come from there
+    loop = sys.modules.get("gppvae.training.loop")  # only this module raises TrainingError
     if loop is not None and isinstance(error, loop.TrainingError):
         return TRAINING_FAILED
     return BAD_INPUT if isinstance(error, (ValueError, TypeError, OSError)) else FAULT
@@ -51,17 +51,18 @@ def _exit_code(error: Exception) -> int:
 
 def _sentence(error: Exception) -> str:
     from gppvae.data.atomic import NO_SPACE
+    from gppvae.data.words import one_line
 
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = one_line(str(error)) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
-        kept = "; what was saved before is kept: free some space and type the same command again"
+        kept = "; what was saved before is kept: free some space and run the same command again"
         return text + (kept if error.errno in NO_SPACE else "")
     if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
         return "not enough memory; use a smaller --batch-size, smaller images or a narrower network"
     if _exit_code(error) == FAULT:
         return (
-            f"a fault of gppvae itself ({type(error).__name__}: {text[:200]}); please report it with what "
-            "`gppvae --debug` and the same words print"
+            f"an internal error of gppvae ({type(error).__name__}: {text[:200]}); please report it with the output of "
+            "the same command after `gppvae --debug`"
         )
     return text

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from gppvae.cli.errors import one_sentence
-from gppvae.cli.inputs import Inputs, Pair, fit_data
+from gppvae.cli.inputs import fit_data
 from gppvae.cli.options import OUTPUT, Run, SampleOptions, Shown, ValidationOptions, option_in, with_options
 from gppvae.cli.show import answer
 
-TABLE_HELP = "Table that the model was fitted to; alone it shows what was measured."
+TABLE_HELP = "Training table; without samples it only shows which rows were measured."
 
 
 @with_options
@@ -29,7 +29,7 @@ def explore(
 ) -> None:
     """Look at a fitted model on a live page: pick a cell, drag a slider, switch terms off, drop in a new object.
 
-    The page is on this machine only, at an address with a random token. Ctrl-C ends it; nothing is written.
+    The page is served on this machine only, at an address with a random token. Ctrl-C stops it; nothing is written.
 
     Example: gppvae explore runs/faces --table faces.csv --data photos/
     """
@@ -46,32 +46,15 @@ def explore(
                 raise ValueError(f"expected --table beside --{named[0].replace('_', '-')}, got none; give the table")
             found = demo_source(run, model) or Source()
         else:
-            train, held = _pairs(table, source, held_out, model)
+            alone = not (source.data or source.samples or model.sample_names_ or table.suffix == ".h5ad")
+            train, held = fit_data(table, source, held_out, model.kernel, model.seed, model.sample_names_, alone)
             found = Source(make_part(model, train[1], train[0]))
             if held is not None:
                 found.held = make_part(model, held[1], held[0])
-            found.notes += other_data(run, model, found.train)
+            found.notes += other_data(run, found.train)
 
         def tell(address: str) -> None:
-            answer(shown, {"address": address}, f"live page: {address}  (Ctrl-C ends it)")
+            answer(shown, {"address": address}, f"live page: {address}  (Ctrl-C stops it)")
             sys.stdout.flush()
 
         serving.serve(run, model, found, port, browser, tell)
-
-
-def _pairs(table: Path, source: SampleOptions, held_out: ValidationOptions, model: Any) -> tuple[Pair, Pair | None]:
-    """(samples, table) of training and of held-out rows; samples are None where only tables are named."""
-    from gppvae.data.subset import hold_out
-    from gppvae.data.table import Table
-
-    with_samples = source.data or source.samples or model.sample_names_ or table.suffix == ".h5ad"
-    if with_samples:
-        return fit_data(table, source, held_out, model.kernel, model.seed, model.sample_names_)
-    inputs = Inputs.of_model(source, model)
-    frame, fraction, place = inputs.table(table), held_out.validation_fraction, held_out.validation_table
-    if fraction is not None and place is not None:
-        raise ValueError("expected --validation-fraction or --validation-table, got both; choose one")
-    if fraction is None:
-        return (None, frame), None if place is None else (None, inputs.table(place))
-    kept, held = hold_out(Table(frame), fraction, inputs.ids, model.seed)
-    return (None, frame.iloc[kept]), (None, frame.iloc[held])

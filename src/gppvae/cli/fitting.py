@@ -31,13 +31,13 @@ from gppvae.cli.show import answer, print_scores, utf8
 @with_options
 def demo(
     *,
-    out: Path = typer.Option(Path("runs/demo"), help="Folder for the run; an earlier demo in it is replaced."),
-    seed: int = typer.Option(0, min=0, help="Decides the digits and the start of the training."),
+    out: Path = typer.Option(Path("runs/demo"), help="Run folder; an earlier demo in it is replaced."),
+    seed: int = typer.Option(0, min=0, help="Seed of the digits and of the training."),
     shown: Shown,
 ) -> None:
-    """Learn to rotate handwritten threes and predict them at an angle never seen (two minutes on two cores).
+    """Learn to rotate handwritten threes and predict them at an unseen angle (two minutes on two cores).
 
-    An interrupted demo continues where it stopped when the command is typed again.
+    Run the command again to continue an interrupted demo.
     """
     with one_sentence(continues=True):
         from gppvae.demo import run_demo
@@ -48,58 +48,38 @@ def demo(
         answer(shown, {"mse": result.mse, "report": result.page}, f"report: {result.page}")
 
 
-def _setting(panel: str, default: str, text: str, *words: str) -> Any:
-    """An option of `fit` that GPPVAE itself has a default for; the shell completes its words."""
-    return option_in(panel, help=text, show_default=default, autocompletion=(lambda: list(words)) if words else None)
+def _setting(panel: str, default: str, text: str, words: str = "") -> Any:
+    """An option of `fit` whose default GPPVAE knows; the shell completes its words."""
+    return option_in(panel, help=text, show_default=default, autocompletion=(lambda: words.split()) if words else None)
+
+
+def _choice(panel: str, words: str) -> Any:
+    """An option that takes one of some words; the first is the default."""
+    *most, last = words.split()
+    return _setting(panel, words.split()[0], f"{', '.join(most)} or {last}.", words)
 
 
 @dataclass
 class FitSettings:
-    """Settings of GPPVAE as options; what is not given is left to it. The defaults here are what --help shows."""
+    """Settings of GPPVAE as options; those not given are left to it. The defaults here are what --help shows."""
 
     latent_dim: Annotated[int | None, _setting(MODEL, "chosen from the data", "Latent dimensions.")] = None
-    network: Annotated[
-        str | None,
-        _setting(
-            MODEL,
-            "auto",
-            "auto, image, vector, conv, wide, faces or mlp.",
-            "auto",
-            "image",
-            "vector",
-            "conv",
-            "wide",
-            "faces",
-            "mlp",
-        ),
-    ] = None
+    network: Annotated[str | None, _choice(MODEL, "auto image vector conv wide faces mlp")] = None
     width: Annotated[int | None, _setting(MODEL, "the network's own", "Channels of every layer of the network.")] = None
-    likelihood: Annotated[
-        str | None,
-        _setting(
-            MODEL, "gaussian", "gaussian, bernoulli, negative_binomial, poisson or perceptual.",
-            "gaussian", "bernoulli", "negative_binomial", "poisson", "perceptual",
-        ),
-    ] = None  # fmt: skip
+    likelihood: Annotated[str | None, _choice(MODEL, "gaussian bernoulli negative_binomial poisson perceptual")] = None
     pixel_var: Annotated[
-        float | None, _setting(MODEL, "measured at rows held out", "Noise variance of the Gaussian likelihood.")
+        float | None, _setting(MODEL, "measured at held-out rows", "Noise variance of the Gaussian likelihood.")
     ] = None
     alpha: Annotated[float | None, _setting(MODEL, "the inference's own", "Latent noise variance to start from.")] = (
         None
     )
-    inference: Annotated[
-        str | None,
-        _setting(
-            TRAINING, "auto", "auto, leave_out, global, minibatch, posterior or exact.",
-            "auto", "global", "leave_out", "minibatch", "posterior", "exact",
-        ),
-    ] = None  # fmt: skip
+    inference: Annotated[str | None, _choice(TRAINING, "auto leave_out global minibatch posterior exact")] = None
     schedule: Annotated[
         str | None,
-        _setting(TRAINING, "joint", "joint, or disjoint to keep the networks of the warm-up.", "joint", "disjoint"),
+        _setting(TRAINING, "joint", "joint, or disjoint to keep the networks of the warm-up.", "joint disjoint"),
     ] = None
     epochs: Annotated[int | None, _setting(TRAINING, "chosen from the data", "Passes over the data.")] = None
-    warmup_epochs: Annotated[int | None, _setting(TRAINING, "50", "Passes of the VAE warm-up.")] = None
+    warmup_epochs: Annotated[int | None, _setting(TRAINING, "50", "Epochs of the VAE warm-up.")] = None
     gp_epochs: Annotated[int | None, _setting(TRAINING, "100", "Steps of the GP-only phase.")] = None
     lr: Annotated[float | None, _setting(TRAINING, "the inference's own", "Learning rate of the networks.")] = None
     prior_lr: Annotated[float | None, _setting(TRAINING, "the inference's own", "Learning rate of the prior.")] = None
@@ -108,8 +88,8 @@ class FitSettings:
         _setting(TRAINING, "the inference's own", "JSON list of phases, instead of inference, epochs and rates."),
     ] = None
     batch_size: Annotated[int | None, _setting(TRAINING, "chosen from the data", "Samples per step.")] = None
-    seed: Annotated[int | None, _setting(TRAINING, "0", "Makes the fit repeatable.")] = None
-    device: Annotated[str | None, _setting(TRAINING, "the best there is", "For example cuda.")] = None
+    seed: Annotated[int | None, _setting(TRAINING, "0", "Seed of the fit.")] = None
+    device: Annotated[str | None, _setting(TRAINING, "the best available", "For example cuda.")] = None
     patience: Annotated[
         int | None,
         _setting(
@@ -121,29 +101,32 @@ class FitSettings:
     ] = None
     hold_out: Annotated[
         float | None,
-        _setting(VALIDATION, "a few per cent with auto, else none", "Share of the rows that measure errors."),
+        _setting(VALIDATION, "a few per cent with auto, else none", "Share of the rows held out to measure errors."),
     ] = None
     channels: Annotated[
-        str | None, _setting(SAMPLES, "first", "first or last, for arrays of four dimensions.", "first", "last")
+        str | None, _setting(SAMPLES, "first", "first or last, for arrays of four dimensions.", "first last")
     ] = None
-    scale: Annotated[float | None, _setting(SAMPLES, "white becomes 1 in images", "Factor on the samples' values.")] = (
-        None
-    )
+    scale: Annotated[
+        float | None, _setting(SAMPLES, "white becomes 1 in images", "Factor on the values of the samples.")
+    ] = None
     missing: Annotated[
-        str | None, _setting(SAMPLES, "error", "error, or mask for NaN that means not observed.", "error", "mask")
+        str | None, _setting(SAMPLES, "error", "error, or mask to treat NaN as not observed.", "error mask")
     ] = None
 
 
 @dataclass
 class LikelihoodOptions:
-    """Of single likelihoods: sizes of counts, the network of the perceptual one."""
+    """Options of single likelihoods: sizes of counts, the network of the perceptual one."""
 
-    size: Annotated[str | None, _setting(MODEL, "their totals", "Column with the sizes of samples of counts.")] = None
+    size: Annotated[str | None, _setting(MODEL, "their totals", "Column with the size of each sample, for counts.")] = (
+        None
+    )
     feature_weights: Annotated[
-        Path | None, _setting(MODEL, "none", "VGG19 weights of perceptual: .pth or .safetensors.")
+        Path | None, _setting(MODEL, "none", "VGG19 weights for perceptual: .pth or .safetensors.")
     ] = None
     feature_layers: Annotated[
-        str | None, _setting(MODEL, "those of Hou et al.", "Its layers, for example relu1_1=1,relu2_1=0.5.")
+        str | None,
+        _setting(MODEL, "those of Hou et al.", "Its layers and their weights, for example relu1_1=1,relu2_1=0.5."),
     ] = None
 
 
@@ -153,26 +136,28 @@ def fit(
     table: Annotated[Path, typer.Argument(help=TABLE_HELP)],
     kernel: list[str] = typer.Option(
         ...,
-        help='Over columns, for example "Learned(person, 64) * FreeForm(pose)". Several make groups of latents, each '
-        'with its number: --kernel "RBF(age): 12" --kernel "none: 4". `gppvae kernels` lists them.',
+        help='Kernel over columns, for example "Learned(person, 64) * FreeForm(pose)". Several give groups of latents, '
+        'each with its size: --kernel "RBF(age): 12" --kernel "none: 4". `gppvae kernels` lists the kernels.',
     ),
-    out: Path = typer.Option(..., help="Run folder to make."),
+    out: Path = typer.Option(..., help="Run folder to create."),
     source: SampleOptions,
     settings: FitSettings,
     of_likelihood: LikelihoodOptions,
     held_out: ValidationOptions,
-    checkpoint_seconds: Annotated[float, option_in(OUTPUT, min=0.0, help="Least time between checkpoints.")] = 30.0,
+    checkpoint_seconds: Annotated[
+        float, option_in(OUTPUT, min=0.0, help="Minimum number of seconds between checkpoints.")
+    ] = 30.0,
     page: Annotated[
         bool, option_in(OUTPUT, "--report/--no-report", help="Write report.html and figures at the end.")
     ] = True,
     verbose: Annotated[
-        bool, option_in(OUTPUT, "--verbose", "-v", help="Say how features are made and what was chosen.")
+        bool, option_in(OUTPUT, "--verbose", "-v", help="Log the features and the settings that were chosen.")
     ] = False,
     shown: Shown,
 ) -> None:
     """Fit a model to samples and the table that says what they are.
 
-    Typing the same command again continues a run that was stopped.
+    Run the same command again to continue an interrupted run.
 
     Example: gppvae fit threes.csv --data threes.npy --kernel "Learned(digit, 8) * Periodic(angle, 360)"
     --validation-fraction 0.1 --out runs/threes
@@ -180,7 +165,7 @@ def fit(
     Samples in the table itself: gppvae fit visits.csv --samples "gene_*" --kernel "Learned(subject) * RBF(age)"
     --out runs/visits
 
-    Under torchrun the same words train on several processes: torchrun --nproc-per-node 4 -m gppvae fit ...
+    Under torchrun the same command trains on several processes: torchrun --nproc-per-node 4 -m gppvae fit ...
     """
     with one_sentence(continues=True):
         from gppvae.estimator import GPPVAE
@@ -197,7 +182,7 @@ def fit(
             folder.check_unfinished()
         written = _kernel(kernel)
         train, validation = fit_data(table, source, held_out, written, settings.seed)
-        if folder.finished():  # stopped after the fit, before its report
+        if folder.finished():  # interrupted after the fit, before its report
             model = GPPVAE.load(out)
         else:
             model = GPPVAE(written, **_given(settings, of_likelihood))
@@ -249,6 +234,7 @@ def _given(settings: FitSettings, of_likelihood: LikelihoodOptions) -> dict[str,
 def _read_phases(path: Path) -> list[Any]:
     """Phases from a JSON list of their fields."""
     from gppvae.data.paths import plain_file
+    from gppvae.data.words import reason
     from gppvae.inference.phase import Phase
 
     try:
@@ -257,8 +243,7 @@ def _read_phases(path: Path) -> list[Any]:
             raise ValueError(f"its content is {type(found).__name__}")
         return [Phase(**entry) for entry in found]
     except (TypeError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise ValueError(
             f"expected a list of phases in {path}, each with name, inference, epochs and lr, got something else "
-            f"({reason}); see gppvae.Phase"
+            f"({reason(error)}); see gppvae.Phase"
         ) from None

@@ -1,4 +1,4 @@
-"""Samples and tables from the files that a command names."""
+"""Samples and tables from the files given to a command."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 
 
 class Inputs:
-    """Reads what a command's options name.
+    """Reads the files that a command's options name.
 
     Args:
-        options: of the samples.  ids: columns that the kernel reads as ids; tables keep them as text.
-        read: all columns that the kernel reads; patterns of sample columns leave them out.
-        names: of the training samples' values; with no other word, columns of these names are the samples.
+        options: of the samples.  ids: columns that the kernel reads as ids; they are read as text.
+        read: all columns that the kernel reads; patterns for sample columns skip them.
+        names: of the training samples' values; by default the columns with these names are the samples.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Inputs:
         return samples, frame
 
     def samples(self, path: Path | None) -> Any:
-        """Samples alone, for a command that needs no table; `path` is of the table, where there is one."""
+        """Samples only, for a command that needs no table; `path` is that of the table, if there is one."""
         if path is not None:
             return self.pair(path)[0]
         place = self.options.data
@@ -100,7 +100,7 @@ class Inputs:
         return from_frame(frame[chosen_columns(words, there, [*self.read, *shared])])
 
     def _open(self, place: Path, frame: Any) -> Any:
-        """The samples in a file or folder; those of an image folder belong to the rows that name them."""
+        """The samples in a file or folder; images of a folder are paired with the rows that name them."""
         from gppvae.data.open import open_samples
         from gppvae.data.pairing import pair_images
         from gppvae.data.paths import kind_of
@@ -123,7 +123,7 @@ class Inputs:
         return open_samples(place, given.image_size, None, given.outside, given.fill_unwritten)
 
     def _sample_table(self, place: Path, frame: Any) -> Any:
-        """Samples that are a table of their own; columns that both tables have say which row is which."""
+        """Samples in a separate table; columns that both tables have must agree row by row."""
         from gppvae.data.files import read_table
         from gppvae.data.named import from_frame
         from gppvae.data.table import Table
@@ -137,7 +137,7 @@ class Inputs:
                 if differ:
                     raise ValueError(
                         f"expected rows of {place} in the order of the table, got {ours[name][differ[0]]!r} in column "
-                        f"{name!r} of row {differ[0]} instead of {theirs[name][differ[0]]!r}; bring them in one order"
+                        f"{name!r} of row {differ[0]} instead of {theirs[name][differ[0]]!r}; put both in one order"
                     )
         if self.options.samples or self.names is not None:
             return self._columns(own, shared)
@@ -151,12 +151,14 @@ def fit_data(
     kernel: Any,
     seed: int | None,
     names: list[str] | None = None,
+    tables_only: bool = False,
 ) -> tuple[Pair, Pair | None]:
     """Training and validation data, each (samples, table).
 
     Args:
-        kernel: to be fitted, or that was.  seed: of the rows held out.
-        names: of the values of the samples that a model was fitted to.
+        kernel: of the model.  seed: for the rows held out.
+        names: of the training samples' values, for a fitted model.
+        tables_only: do not read samples; they are None.
     """
     from gppvae.data.subset import Subset, hold_out
     from gppvae.data.table import Table
@@ -164,28 +166,29 @@ def fit_data(
 
     place, data, fraction = held_out.validation_table, held_out.validation_data, held_out.validation_fraction
     apart = source.data is not None
-    if (place is None) != (data is None) and (apart or place is None):
+    if not tables_only and (place is None) != (data is None) and (apart or place is None):
         raise ValueError("expected --validation-table and --validation-data together, got only one of them; give both")
     if fraction is not None and place is not None:
         raise ValueError("expected --validation-fraction or --validation-table, got both; choose one")
     ids = id_columns(kernel)
     inputs = Inputs(source, ids, columns_of(kernel), names)
-    samples, frame = inputs.pair(table)
+    samples, frame = (None, inputs.table(table)) if tables_only else inputs.pair(table)
     if place is not None:
-        return (samples, frame), inputs.pair(place, data)
+        return (samples, frame), (None, inputs.table(place)) if tables_only else inputs.pair(place, data)
     if fraction is None:
         return (samples, frame), None
     kept, held = hold_out(Table(frame), fraction, ids, seed or 0)
-    return (Subset(samples, kept), frame.iloc[kept]), (Subset(samples, held), frame.iloc[held])
+    parts = [(None if samples is None else Subset(samples, index), frame.iloc[index]) for index in (kept, held)]
+    return parts[0], parts[1]
 
 
 def _parts(word: str, there: Sequence[str]) -> list[str]:
-    """A word of --samples; names with commas between them are several, unless a column is called so."""
+    """One argument of --samples, split at commas unless it is the name of a column."""
     return [word] if word in there else [part.strip() for part in word.split(",") if part.strip()]
 
 
 def _tell_pairing(sentence: str) -> None:
-    """Say how files were paired with rows: always where only the order of names says so, else with --verbose."""
+    """Tell how files were paired with rows: always if only by the order of names, else with --verbose."""
     from gppvae.training.distributed import first_process
 
     if not first_process():

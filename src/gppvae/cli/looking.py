@@ -1,4 +1,4 @@
-"""Commands that show what there is: info, report, kernels."""
+"""Commands that show a model or the kernels: info, report, kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gppvae.cli.show import answer, print_pairs
 
 @with_options
 def info(*, run: Run, shown: Shown) -> None:
-    """Show what a fitted model is: settings, kernel with what it learned, columns, final metrics."""
+    """Show a fitted model: settings, what the kernel learned, columns, final metrics."""
     with one_sentence():
         # Everything is read from the header of the model file: PyTorch, which takes seconds to import, is not needed.
         from gppvae.report import describe
@@ -63,9 +63,9 @@ def report(
     held_out: ValidationOptions,
     shown: Shown,
 ) -> None:
-    """Write report.html and figures/ of a run again.
+    """Rewrite report.html and figures/ of a run.
 
-    Sections that need the data are those of the last report, unless the data are given.
+    Sections that need data are kept from the last report, unless the data are given.
 
     Example: gppvae report runs/threes --table threes.csv --data threes.npy --validation-fraction 0.1
     """
@@ -106,7 +106,7 @@ def kernels(*, shown: Shown) -> None:
 
 
 def _arguments(signature: inspect.Signature) -> str:
-    """Arguments as they are written in a kernel's text, with their defaults."""
+    """Arguments as written in a kernel expression, with their defaults."""
     words = []
     for name, one in signature.parameters.items():
         several = "..." if one.kind is one.VAR_POSITIONAL else ""

@@ -1,4 +1,4 @@
-"""Options that commands share, as dataclasses: a command takes one of these as a parameter and gets its fields."""
+"""Options shared by commands, as dataclasses: a command that takes one as a parameter gets its fields as options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DATA_HELP = (
     "Samples: .npy, HDF5 (faces.h5 or faces.h5:images), .zarr, a folder of images, or a table of numbers "
     "(CSV, TSV, Parquet). Not needed with --samples or an .h5ad table."
 )
-TABLE_HELP = "Table of one row per sample: CSV, TSV, Parquet or .h5ad; its columns are those the kernel names."
+TABLE_HELP = "Table with one row per sample and the columns of the kernel: CSV, TSV, Parquet or .h5ad."
 
 
 def option_in(panel: str, *names: str, **more: Any) -> Any:
@@ -36,20 +36,20 @@ class SampleOptions:
         list[str] | None,
         option_in(
             SAMPLES,
-            help='Columns that are the samples, by name or pattern ("gene_*"); several with several --samples.',
+            help='Columns that hold the samples, by name or pattern ("gene_*"); may be repeated.',
             show_default="all of --data",
         ),
     ] = None
     layer: Annotated[str | None, option_in(SAMPLES, help="Layer of an .h5ad file.", show_default="X")] = None
     spatial: Annotated[
         str | None,
-        option_in(SAMPLES, help="Coordinates in obsm of an .h5ad file: x, y, z.", show_default="none"),
+        option_in(SAMPLES, help="Key of coordinates (x, y, z) in obsm of an .h5ad file.", show_default="none"),
     ] = None
     image_column: Annotated[
         str | None,
         option_in(
             SAMPLES,
-            help="Column of the table with the images' file names.",
+            help="Column of the table with the file names of the images.",
             show_default="the one that fits the files",
         ),
     ] = None
@@ -59,23 +59,27 @@ class SampleOptions:
     ] = None
     outside: Annotated[
         bool,
-        option_in(SAMPLES, "--outside", help="Let image names and HDF5 links lead elsewhere."),
+        option_in(SAMPLES, "--outside", help="Allow image names and HDF5 links to point elsewhere."),
     ] = False
     fill_unwritten: Annotated[
         bool,
-        option_in(SAMPLES, "--fill-unwritten", help="Fill parts of HDF5 and Zarr arrays that are not stored."),
+        option_in(
+            SAMPLES,
+            "--fill-unwritten",
+            help="Use the fill value for parts of HDF5 and Zarr arrays that are not stored.",
+        ),
     ] = False
 
 
 @dataclass
 class ValidationOptions:
-    """Rows that are not trained on."""
+    """Held-out rows."""
 
     validation_fraction: Annotated[
         float | None, option_in(VALIDATION, help="Share of the rows held out at random.", show_default="none")
     ] = None
     validation_table: Annotated[
-        Path | None, option_in(VALIDATION, help="Table of rows that are not trained on.", show_default="none")
+        Path | None, option_in(VALIDATION, help="Table of held-out rows.", show_default="none")
     ] = None
     validation_data: Annotated[
         Path | None, option_in(VALIDATION, help="Their samples, as for --data.", show_default="in their table")
@@ -87,11 +91,11 @@ class Shown:
     """What a command prints."""
 
     as_json: Annotated[bool, option_in(OUTPUT, "--json", help="Print the result as one JSON object.")] = False
-    quiet: Annotated[bool, option_in(OUTPUT, "--quiet", "-q", help="No progress bars.")] = False
+    quiet: Annotated[bool, option_in(OUTPUT, "--quiet", "-q", help="Hide progress bars.")] = False
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace every parameter whose type is a dataclass by that dataclass's fields, in its place."""
+    """Replace every parameter whose type is a dataclass by the fields of that dataclass."""
     hints = typing.get_type_hints(function, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, type] = {}
@@ -114,5 +118,5 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del command.__wrapped__  # typer would look through it
+    del command.__wrapped__  # typer would follow it
     return command

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, bars while they wait."""
+"""Output of commands: tables for people, JSON for programs, progress bars."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gppvae.cli.options import Shown
 
 
 def utf8(*words: str) -> list[str]:
-    """Words of the command line as they were typed, also where the locale is C and Python took them for bytes."""
+    """Arguments of the command line as typed, even in the C locale, where Python decodes them as bytes."""
     return [os.fsencode(word).decode("utf-8", "replace") for word in words]
 
 
 def answer(shown: Shown, result: dict[str, Any], *lines: str) -> None:
-    """Print the result: as JSON where it was asked for, else as the lines."""
+    """Print the result: as JSON if asked for, else the lines."""
     print(json.dumps(_plain(result), ensure_ascii=False) if shown.as_json else "\n".join(lines))
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; numbers that are not finite are null."""
+    """A value as JSON; numbers that are not finite become null."""
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -35,7 +35,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def row_bar(what: str, shown: Shown) -> Iterator[None]:
-    """A bar on stderr over the rows that are worked through inside."""
+    """A progress bar on stderr over the rows processed inside."""
     from gppvae.data.progress import watched
     from gppvae.training.progress import RowProgress
 

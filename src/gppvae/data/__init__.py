@@ -1,1 +1,1 @@
-"""What goes in: tables of auxiliary columns, arrays of samples, and digits to try things on."""
+"""Input: tables of auxiliary columns, arrays of samples, and digits to try things on."""

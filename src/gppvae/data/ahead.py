@@ -1,4 +1,4 @@
-"""Reading ahead: batches come from threads while the network computes."""
+"""Reading ahead: threads read batches while the network computes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Value = TypeVar("Value")
 
 
 def read_ahead(read: Callable[[Key], Value], keys: Iterable[Key], threads: int) -> Iterator[tuple[Key, Value]]:
-    """(key, read(key)) in the order of the keys; two per thread, and at least four, are read before they are asked for.
+    """(key, read(key)) in the order of the keys; two per thread, at least four, are read in advance.
 
     Threads are enough: reading files, decompressing, decoding images and converting numbers all happen outside the
     interpreter's lock, nothing has to be copied between processes, and open files need not be shared by a fork.
 
     Args:
-        read: safe to call from several threads.  threads: 0 reads when asked.
+        read: safe to call from several threads.  threads: 0 reads on demand.
     """
     if threads == 0:
         for key in keys:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import scipy.sparse
 
 from gppvae.data.named import Named
 from gppvae.data.paths import plain_file
-from gppvae.data.table import shortened
+from gppvae.data.words import did_you_mean, reason, shortened
 
 H5AD = ".h5ad"
 AXES = ("x", "y", "z")
@@ -59,11 +58,12 @@ def read_h5ad(
     anndata = _anndata(file)
     try:
         adata = anndata.read_h5ad(file, backed="r")
-    except Exception as error:  # what a damaged file raises depends on the place
+    except Exception as error:  # the error depends on where the file is damaged
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        reason = shortened(" ".join(str(error).split()).rstrip("."), 200)
-        raise ValueError(f"expected an AnnData in {file}, got something else ({reason}); check the file") from None
+        raise ValueError(
+            f"expected an AnnData in {file}, got something else ({reason(error)}); check the file"
+        ) from None
     return from_anndata(adata, layer, spatial)
 
 
@@ -71,7 +71,7 @@ def write_h5ad(path: Path, layers: dict[str, np.ndarray], table: pd.DataFrame, n
     """Named arrays (N, D) as one AnnData, the first of them as X, with the table as obs."""
     anndata = _anndata(path)
     first, *others = layers
-    # Texts as Python objects: the types that pandas 3 has for them cannot be written by every version of anndata.
+    # Text as Python objects: not every version of anndata can write the string types of pandas 3.
     texts = [name for name in table if isinstance(table[name].dtype, (pd.StringDtype, pd.CategoricalDtype))]
     obs = table.astype(dict.fromkeys(texts, object)).set_index(_as_objects(table.index))
     adata = anndata.AnnData(np.asarray(layers[first]), obs=obs, var=pd.DataFrame(index=_as_objects(names)))
@@ -97,8 +97,7 @@ def _anndata(file: Path) -> Any:
 def _known(what: str, name: str, there: Any) -> str:
     names = [str(key) for key in there]
     if name not in names:
-        near = difflib.get_close_matches(str(name), names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {_list(there)}"
+        hint = did_you_mean(str(name), names, f"there are {_list(there)}")
         raise ValueError(
             f"expected a {what} of the AnnData, got {shortened(str(name))!r}, which it does not have; {hint}"
         )

@@ -43,10 +43,10 @@ class Samples:
 
     Attributes:
         shape: of one sample: (values,) or (channels, height, width).
-        layout_in: how the data came: "vector", "grey" (no axis of channels), "first" or "last"; see to_input_layout.
-        names: of the values of a sample, where it is a row of named columns.
-        scale: factor on the values.  integers: whether all values, scaled, are whole numbers; certain after check().
-        missing_values: what was found to be missing; there after check().
+        layout_in: of the data as given: "vector", "grey" (no axis of channels), "first" or "last"; see to_input_layout.
+        names: of the values of a sample, where they came as named columns.
+        scale: factor on the values.  integers: whether all scaled values are whole; known after check().
+        missing_values: counts of missing values; available after check().
     """
 
     def __init__(self, data: Any, channels: str = "first", scale: float | None = None, missing: str = "error") -> None:
@@ -85,7 +85,7 @@ class Samples:
         return int(self.data.shape[0])
 
     def part(self, index: np.ndarray) -> Samples:
-        """The samples at these positions, in that order; read only when they are asked for."""
+        """The samples at these positions, in that order; read on demand."""
         other = copy.copy(self)
         other.data = Subset(self.data, index)
         other._reader = reader_of(other.data)
@@ -98,12 +98,12 @@ class Samples:
 
     @property
     def threads(self) -> int:
-        """How many should read ahead; none where reading costs nothing."""
+        """How many threads should read ahead; none where reading costs nothing."""
         return 0 if self.in_memory else self._reader.threads
 
     @property
     def storage_units(self) -> tuple[int, int]:
-        """Rows that are stored together, and how many such units are held at a time; (1, 1) without chunks."""
+        """Rows per storage unit, and how many units are held at a time; (1, 1) without chunks."""
         return (1, 1) if self.in_memory else (self._reader.unit_rows, self._reader.buffer_units)
 
     def check(self, world: World = ALONE) -> tuple[float, float]:
@@ -128,7 +128,7 @@ class Samples:
             seen = block[np.isfinite(block)]
             if seen.size and np.abs(seen).max() > LARGEST:
                 raise ValueError(
-                    f"expected samples of at most {LARGEST:.2g}, which networks of 32 bits can take, got "
+                    f"expected samples of at most {LARGEST:.2g}, the largest number in float32, got "
                     f"{np.abs(seen).max():.2g}; rescale them, for example with scale=1e-6"
                 )
             if seen.size:
@@ -147,7 +147,7 @@ class Samples:
         """Mean and standard deviation of observed values, per channel of images and per value of vectors, (C,)."""
         sums = torch.zeros(3, self.shape[0], dtype=torch.float64)
         rows = range(0, len(self), MOMENT_ROWS)
-        # Distances from the first sample: squares of values far from zero would lose their digits.
+        # Relative to the first sample: squares of values far from zero would lose their digits.
         first, _ = self.read(torch.zeros(1, dtype=torch.int64))
         pivot = first.double().reshape(self.shape[0], -1).mean(1)
         for start in rows[world.part(len(rows))]:
@@ -187,7 +187,7 @@ class Samples:
         return held
 
     def checksum(self) -> int:
-        """Of all samples where they are in memory, else of some that are spread over the data."""
+        """CRC-32 of all samples if they are in memory, else of some spread evenly over the data."""
         if self._tensor is not None:
             return zlib.crc32(self._tensor.numpy().data)
         some, _ = self.read(torch.linspace(0, len(self) - 1, min(64, len(self))).long().unique())
@@ -239,7 +239,7 @@ def to_input_layout(array: Array, layout: str) -> Array:
 
 
 def from_input_layout(array: Array, layout: str) -> Array:
-    """What `to_input_layout` gave, with channels first again: (..., N, channels, height, width)."""
+    """The inverse of `to_input_layout`: (..., N, channels, height, width)."""
     if layout == "grey":
         return array[..., None, :, :]
     if layout == "last":
@@ -248,7 +248,7 @@ def from_input_layout(array: Array, layout: str) -> Array:
 
 
 def _masked_as_nan(data: np.ma.MaskedArray) -> np.ndarray:
-    """A masked array as a plain one; the values under a mask are not to be seen."""
+    """A masked array as a plain one, NaN where it is masked."""
     if not np.ma.is_masked(data):
         return np.asarray(data.data)
     hidden = np.ma.getmaskarray(data)
@@ -256,21 +256,21 @@ def _masked_as_nan(data: np.ma.MaskedArray) -> np.ndarray:
 
 
 def _stored(data: Any) -> Any:
-    """The array behind a part of it or behind its names."""
+    """The array behind a subset or a named array."""
     if isinstance(data, Subset):
         return _stored(data.data)
     return data.values if isinstance(data, Named) else data
 
 
 def _tell_what_is_not_stored(data: Any) -> None:
-    """One line of the log: whoever opened the array may know of it. Files opened by path are refused (open.py)."""
+    """Log what is not stored; the user opened this array and may know. Files opened by path are refused (open.py)."""
     found = unwritten_part(data)
     if found is not None:
         log.warning(found.remark("the Zarr array" if is_zarr(data) else "the HDF5 data set"))
 
 
 def _white_to_one(dtype: np.dtype[Any], shape: tuple[int, ...]) -> float:
-    """The factor that brings images of 8 and 16 bits to [0, 1]; other numbers have no agreed white."""
+    """The factor that brings 8-bit and 16-bit images to [0, 1]; other types have no agreed white."""
     if len(shape) != 3 or dtype.kind != "u" or dtype.itemsize > 2:
         return 1.0
     return 1.0 / (255.0 if dtype.itemsize == 1 else 65535.0)

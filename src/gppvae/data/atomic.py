@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WriteError(OSError):
     """A file that could not be written; the message names it and says what is left and what to do.
 
     Attributes:
-        errno: of the system.  filename: of the file wanted.
+        errno: of the system.  filename: of the file that was to be written.
     """
 
     def __init__(self, sentence: str, number: int | None, path: Path) -> None:
@@ -30,9 +30,9 @@ class WriteError(OSError):
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
-    """Write to a temporary name in the same folder (made if need be), flush to disk, rename, flush the folder.
+    """Write to a temporary name in the same folder (created if missing), flush to disk, rename, flush the folder.
 
-    Parts that processes of this machine left of this file when they died are removed.
+    Leftovers of this file from dead processes of this machine are removed.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -61,14 +61,14 @@ def part_of(target: Path) -> Path:
 
 
 def write_error(error: OSError, path: Path, kept: str) -> WriteError:
-    """The error of a failed write as one that says which file it was, what is `kept` and what to do."""
+    """The error of a failed write, with the file, what is `kept` and what to do."""
     advice = "free some space and try again" if error.errno in NO_SPACE else "check the folder and try again"
     reason = error.strerror or str(error)
     return WriteError(f"could not write {path}: {reason}; {kept}: {advice}", error.errno, path)
 
 
 def _flush_folder(folder: Path) -> None:
-    """Without this, a power failure may take back the new name of a file whose content is safe."""
+    """Without this, a power failure may undo the rename of a file whose content is safe."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows
         return
     try:
@@ -83,10 +83,10 @@ def _flush_folder(folder: Path) -> None:
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove what processes of this machine that have died left under the temporary names of a file or folder."""
-    if os.name != "posix":  # elsewhere asking for a process may end it
+    """Remove what dead processes of this machine left under the temporary names of a file or folder."""
+    if os.name != "posix":  # on other systems, signal 0 may end the process
         return
-    # The machine's name keeps one from removing what another one, on a shared disk, is writing.
+    # The host name protects what another machine is writing on a shared disk.
     part = re.compile(rf"\.{re.escape(target.name)}\.({re.escape(this_host())}-)?([0-9]+)\.part")
     for name in os.listdir(target.parent):
         found = part.fullmatch(name)
@@ -108,5 +108,5 @@ def is_alive(process: int) -> bool:
 
 
 def this_host() -> str:
-    """Name of this machine, as it may stand in a file name."""
+    """Name of this machine, safe for a file name."""
     return re.sub(r"[^A-Za-z0-9.-]", "", platform.node())[:32] or "host"

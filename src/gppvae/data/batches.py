@@ -19,12 +19,12 @@ from gppvae.data.world import ALONE, World
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples with their coded rows: the part of a batch that this process sees, all of it when it is alone.
+    """Samples with their coded rows: the part of a batch that this process sees.
 
     Attributes:
-        y: (B, *shape) float32.  mask: of observed values, or None.  rows: coded, or None for a plain VAE.
+        y: (B, *shape) float32.  mask: of observed values, or None.  rows: coded.
         index: (B,) positions in the data set.  seed: of this batch's noise.
-        total: rows of the batch over all processes.  start: which of them is the first one here.
+        total: rows of the batch over all processes.  start: position of the first one here.
     """
 
     y: Tensor
@@ -53,7 +53,7 @@ class Epoch:
         samples, rows: the data.  batch_size: B.  seed: of order and noise; None keeps the order of the data.
         device: where batches go.  tick: called after each batch, for the progress bar.
         world: the processes that share every batch; sizes here count the rows of all of them.
-        together: which rows should share a batch; None when it does not matter.
+        together: numbers by which rows should share a batch; None when it does not matter.
     """
 
     samples: Samples
@@ -66,7 +66,7 @@ class Epoch:
     together: Tensor | None = None
 
     def with_together(self, together: Tensor) -> Epoch:
-        """The same pass, rows of the same number (N,) in the same batches as far as these allow."""
+        """The same pass with rows of equal number (N,) in the same batches, as far as batches allow."""
         return replace(self, together=together)
 
     @property

@@ -1,7 +1,7 @@
 """One image file: what its header says, and its pixels in the type they are stored in.
 
-Pillow opens the files. What it would change without a word is mended here or refused: 16-bit colours cut to 8 bits,
-transparency dropped, orientation ignored, colours for printers converted without their profile.
+Pillow opens the files. What it would change silently is corrected here or refused: 16-bit colours cut to 8 bits,
+transparency dropped, orientation ignored, CMYK colours converted without their profile.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from gppvae.data.paths import plain_file
+from gppvae.data.words import reason
 
 GREY_MODES = ("1", "L", "I", "I;16", "I;16B", "I;16L", "F", "LA", "La")
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
@@ -27,7 +28,7 @@ WHITE = {8: 255, 16: 65535}
 
 
 class RefusedImageError(ValueError):
-    """An image that is what it is, but not what can be read; the message is for the user."""
+    """A valid image of a kind that cannot be read; the message is for the user."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Header:
     """What an image will be once it is decoded.
 
     Attributes:
-        size: (height, width) as a viewer shows it.  colour: whether it has colours.
-        depth: bits per value: 8, 16, or 32 for floats.  alpha: whether some of it may be transparent.
+        size: (height, width) as a viewer shows it.  colour: False for grey.
+        depth: bits per value: 8, 16, or 32 for floats.  alpha: whether it may be transparent.
     """
 
     size: tuple[int, int]
@@ -46,7 +47,7 @@ class Header:
 
 
 def read_header(path: str) -> Header:
-    """Open a file and look at its header; no pixel is decoded."""
+    """Read the header of a file; no pixel is decoded."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with _opened(path) as image:
@@ -80,8 +81,8 @@ def read_pixels(path: str) -> np.ndarray:
 def _opened(path: str) -> Iterator[ImageFile.ImageFile]:
     plain_file(path, "an image")
     try:
-        # Opened here and not by Pillow: from a file name it maps uncompressed TIFFs into memory and then turns the
-        # sideways ones (orientation 5 to 8) into rows of the wrong length.
+        # Opened here and not by Pillow: given a file name, it maps uncompressed TIFFs into memory and then gives rows
+        # of the wrong length for sideways ones (orientation 5 to 8).
         with open(path, "rb") as file, Image.open(file) as image:
             yield image
     except UnidentifiedImageError:
@@ -93,11 +94,10 @@ def _opened(path: str) -> Iterator[ImageFile.ImageFile]:
         ) from None
     except RefusedImageError:
         raise
-    except Exception as error:  # Pillow's readers raise whatever their parsing meets: SyntaxError, struct.error, ...
+    except Exception as error:  # Pillow's parsers raise anything: SyntaxError, struct.error, ...
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the system's own words: no permission, input/output error
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise ValueError(f"expected a whole image in {path}, got a damaged one ({reason}); replace it") from None
+            raise  # the system's own message: no permission, input/output error
+        raise ValueError(f"expected a whole image in {path}, got a damaged one ({reason(error)}); replace it") from None
 
 
 def _header(image: ImageFile.ImageFile, path: str) -> Header:
@@ -121,7 +121,7 @@ def _header(image: ImageFile.ImageFile, path: str) -> Header:
 
 
 def _depth(image: ImageFile.ImageFile, path: str) -> int:
-    """8, 16 or 32 bits; what cannot be scaled with certainty is refused."""
+    """8, 16 or 32 bits; types whose white is ambiguous are refused."""
     tags = getattr(image, "tag_v2", {})
     raw = _raw_modes(image)
     if image.mode in EIGHT_BIT_MODES:
@@ -163,9 +163,9 @@ def _sixteen_bits_of_grey(image: Image.Image) -> np.ndarray:
 
 
 def _sixteen_bits_of_colour(image: ImageFile.ImageFile, path: str) -> np.ndarray:
-    """Colours of 16 bits, of which Pillow keeps the upper byte.
+    """16-bit colours, of which Pillow keeps the upper byte only.
 
-    The file is decoded a second time as if its bytes came in the other order, which gives the lower byte.
+    Decoding the file again with the byte order swapped gives the lower byte.
     """
     key = image.info.get("transparency")
     grey_and_alpha = "LA;16B" in _raw_modes(image)
@@ -205,7 +205,7 @@ def _over_black(pixels: np.ndarray, white: int) -> np.ndarray:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """The image, decoded and turned as it asks to be shown."""
+    """The image, decoded and rotated as its orientation tag says."""
     ImageOps.exif_transpose(image, in_place=True)
     return image
 
@@ -230,6 +230,6 @@ def _has_grey_palette(image: Image.Image) -> bool:
 
 
 def _raw_modes(image: ImageFile.ImageFile) -> set[str]:
-    """How the pixels lie in the file, in Pillow's words."""
+    """Layouts of the pixels in the file, by Pillow's names."""
     names = (tile[3][0] if isinstance(tile[3], tuple) and tile[3] else tile[3] for tile in image.tile)
     return {name for name in names if isinstance(name, str)}

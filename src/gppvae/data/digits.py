@@ -1,4 +1,4 @@
-"""Handwritten threes that need no download: the first 500 of MNIST's training half, inside the package."""
+"""Handwritten threes that need no download: the first 500 of MNIST's training set, shipped with the package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ N_THREES = 500
 
 
 def load_threes() -> np.ndarray:
-    """Return the 500 handwritten threes inside the package; nothing is downloaded.
+    """Return the 500 handwritten threes in the package; nothing is downloaded.
 
     They lie on one sheet, `threes.png`, 25 in a row. MNIST is by Y. LeCun and C. Cortes (CC BY-SA 3.0, see NOTICE).
 

@@ -1,4 +1,4 @@
-"""Tables from CSV, TSV and Parquet files, with one clear sentence when a file is not what it should be."""
+"""Tables from CSV, TSV and Parquet files; a file that is not one gives a clear error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 import pandas as pd
 
 from gppvae.data.paths import plain_file
-from gppvae.data.table import id_text, repeated_name, shortened
+from gppvae.data.table import id_text, repeated_name
+from gppvae.data.words import reason, shortened
 
 SEPARATORS = (",", "\t", ";")
 HEAD_BYTES = 1 << 22  # of a file, enough for the header line and some rows
@@ -38,8 +39,13 @@ def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> 
     """
     file = plain_file(path, "a CSV table")
     ids = list(id_columns)
-    if file.suffix.lower() in PARQUET:
-        return _read_parquet(file, ids)
+    table = _read_parquet(file, ids) if file.suffix.lower() in PARQUET else _read_text(file, ids)
+    if table.empty:
+        raise ValueError(f"expected a table with rows in {file}, got {len(table)} rows; give one row per sample")
+    return table
+
+
+def _read_text(file: Path, ids: list[str]) -> pd.DataFrame:
     expected = f"expected a CSV table with a header line in {file}, got"
     _check_text(file, expected)
     separator = _separator(file, expected)
@@ -54,14 +60,11 @@ def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> 
                 index_col=False,
                 keep_default_na=False,
                 na_values=[""],
-                encoding="utf-8-sig",  # with or without the mark that spreadsheets write
-                low_memory=False,  # one type per column, not one for each piece of the file
+                encoding="utf-8-sig",  # with or without the byte order mark of spreadsheets
+                low_memory=False,  # one type per column, not one per chunk of the file
             )
     except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(f"{expected} something else ({shortened(reason, 200)}); check that row") from None
-    if table.empty:
-        raise ValueError(f"expected a table with rows in {file}, got {len(table)} rows; give one row per sample")
+        raise ValueError(f"{expected} something else ({reason(error)}); check that row") from None
     for name in ids:
         if name in table:
             table[name] = table[name].str.replace(r"^([-+]?\d+)\.0+$", r"\1", regex=True)
@@ -69,7 +72,7 @@ def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> 
 
 
 def _read_parquet(file: Path, ids: list[str]) -> pd.DataFrame:
-    """A Parquet table; ids become text as they do when read from text."""
+    """A Parquet table; ids become text, as in a CSV table."""
     try:
         import pyarrow
     except ImportError:
@@ -81,10 +84,9 @@ def _read_parquet(file: Path, ids: list[str]) -> pd.DataFrame:
     except (pyarrow.ArrowException, ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        reason = shortened(" ".join(str(error).split()).rstrip("."), 200)
-        raise ValueError(f"expected a Parquet table in {file}, got something else ({reason}); check the file") from None
-    if table.empty:
-        raise ValueError(f"expected a table with rows in {file}, got {len(table)} rows; give one row per sample")
+        raise ValueError(
+            f"expected a Parquet table in {file}, got something else ({reason(error)}); check the file"
+        ) from None
     for name in ids:
         if name in table:
             table[name] = table[name].map(id_text, na_action="ignore").astype(object)
@@ -115,7 +117,7 @@ def _check_text(file: Path, expected: str) -> None:
 
 
 def _separator(file: Path, expected: str) -> str:
-    """The separator by which the header and the first rows have the same number of fields."""
+    """The separator that gives the header and the first rows the same number of fields."""
     with open(file, "rb") as content:
         head = content.read(HEAD_BYTES)
     if len(head) == HEAD_BYTES and b"\n" not in head and b"\r" not in head:
@@ -150,6 +152,6 @@ def _first_rows(text: str, separator: str) -> list[list[str]]:
                 rows.append(row)
             if len(rows) > ROWS_TRIED:
                 break
-    except csv.Error:  # a field longer than the csv module takes; what was read decides
+    except csv.Error:  # a field longer than the csv module allows; judge by what was read
         pass
     return rows

@@ -1,4 +1,4 @@
-"""One data set of an HDF5 file: found by its name, whole, and read from no other file unless that is allowed."""
+"""One data set of an HDF5 file: found by name, checked to be complete, and inside that file unless allowed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import h5py
 
 from gppvae.data.paths import plain_file
 from gppvae.data.unwritten import Unwritten, unwritten_part
+from gppvae.data.words import reason
 
-MAX_LINKS = 32  # followed one after the other; links may go round in circles
+MAX_LINKS = 32  # in a row; links may form a cycle
 
 
 def open_hdf5(file: Path, name: str = "", outside: bool = False, fill_unwritten: bool = False) -> Any:
     """The data set of this name, or the only one of the file.
 
     Args:
-        file: the HDF5 file.  name: path of the data set in it, also through links.
+        file: the HDF5 file.  name: path of the data set in it; links are followed.
         outside: whether data may lie in other files: external links, external storage, virtual data sets.
         fill_unwritten: whether parts that were never written may be read as the fill value.
     """
@@ -52,19 +53,19 @@ def _one_sentence(file: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except (OSError, RuntimeError, KeyError) as error:  # what h5py raises, depending on where a file is damaged
-        reason = " ".join(str(error).split())
         raise ValueError(
-            f"expected an HDF5 file at {file}, got something else or a damaged one ({reason}); write it with h5py"
+            f"expected an HDF5 file at {file}, got something else or a damaged one "
+            f"({reason(error)}); write it with h5py"
         ) from None
 
 
 def _text(name: str | bytes) -> str:
-    """A name as text; h5py gives bytes for one that is not UTF-8."""
+    """A name as text; h5py gives bytes if it is not UTF-8."""
     return name if isinstance(name, str) else name.decode("utf-8", "replace")
 
 
 def _check_type(data: h5py.Dataset, name: str) -> None:
-    """Raise if NumPy has no type for the numbers, as with a damaged description of them."""
+    """Raise if NumPy has no type for the numbers, as in a damaged file."""
     try:
         _ = data.dtype
     except (ValueError, TypeError) as error:
@@ -98,12 +99,12 @@ def _find(content: h5py.File, path: str, outside: bool) -> Any:
 
 
 def _beside(own: str, other: str) -> str:
-    """The path of another file that this one names relative to its own folder, as links and virtual data sets do."""
+    """The path of another file, given relative to this one, as in links and virtual data sets."""
     return os.path.join(os.path.dirname(own), other)
 
 
 def _elsewhere(own: str, other: str, outside: bool) -> Path:
-    """The path of another file that this one refers to, if that is allowed and the file is there."""
+    """The path of another file that this one refers to, if that is allowed and the file exists."""
     if not outside:
         raise ValueError(
             f"expected all data inside {own}, got a part of it in {other}; "
@@ -113,7 +114,7 @@ def _elsewhere(own: str, other: str, outside: bool) -> Path:
 
 
 def _check_whole(data: h5py.Dataset, outside: bool, fill_unwritten: bool, seen: set[tuple[str, str]]) -> None:
-    """Raise if values of the data set, or of those that a virtual one is made of, are not there."""
+    """Raise if values of the data set, or of the sources of a virtual one, are missing."""
     name = f"{data.file.filename}:{data.name.strip('/')}"
     if (data.file.filename, data.name) in seen:
         return
@@ -123,7 +124,7 @@ def _check_whole(data: h5py.Dataset, outside: bool, fill_unwritten: bool, seen: 
         raise ValueError(found.refusal(name))
     left = data.nbytes
     for other, offset, size in data.external or ():
-        # HDF5 takes these names relative to the working directory, and reads zeros where such a file ends early.
+        # HDF5 resolves these names in the working directory, and reads zeros where such a file ends early.
         path = _elsewhere(data.file.filename, os.path.abspath(other), outside)
         needed, have = offset + min(size, left), os.path.getsize(path)
         if have < needed:

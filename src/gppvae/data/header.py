@@ -1,4 +1,4 @@
-"""What a gppvae file says of itself: the JSON in the header of a safetensors file, checked, without PyTorch."""
+"""The metadata of a gppvae file: JSON in the header of a safetensors file, checked, without PyTorch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 from safetensors import SafetensorError, deserialize
 
+from gppvae.data.words import reason
+
 FORMAT = "gppvae-2"
 ADVICE = "restore it from a copy or fit again"
 # Names of the types in a header as digest() writes them.
@@ -19,7 +21,7 @@ TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """The JSON beside the tensors of a whole file; a missing, cut, damaged or foreign one is one clear ValueError."""
+    """The JSON beside the tensors; a missing, truncated, damaged or foreign file is one clear ValueError."""
     return checked_header(read_whole(path), path)
 
 
@@ -31,7 +33,7 @@ def read_whole(path: Path) -> bytes:
 
 
 def checked_header(content: bytes, path: Path) -> dict[str, Any]:
-    """The JSON in the header of a file's bytes, once format and checksum are those of a whole file."""
+    """The JSON in the header of a file's bytes, after its format and checksum are verified."""
     try:
         tensors = dict(deserialize(content))
         size = int.from_bytes(content[:8], "little")
@@ -55,7 +57,7 @@ def checked_header(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def read_object(text: str | bytes, path: Path) -> dict[str, Any]:
-    """A JSON object; anything else, and an absurdly deep one, is one ValueError."""
+    """A JSON object; anything else, or one that is nested too deeply, is one ValueError."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -66,22 +68,20 @@ def read_object(text: str | bytes, path: Path) -> dict[str, Any]:
 
 
 class MismatchError(ValueError):
-    """What was given beside a file does not fit it; the file is not at fault, and the message says what is."""
+    """Arguments do not match a file; the file is fine, and the message says what is wrong."""
 
 
 @contextlib.contextmanager
 def checked_content(path: Path) -> Iterator[None]:
-    """Whatever goes wrong inside is the fault of a file's content, and becomes one ValueError that names the file.
+    """Any error inside is blamed on the content of a file, and becomes one ValueError that names the file.
 
-    Code that reads a file may then take its content as it should be: a key that is missing, a number where a list
-    should be and a tensor of another shape all end here. Checks are needed only for what would go unnoticed.
+    Code inside may assume that the content is right: a missing key, a number instead of a list and a tensor of the
+    wrong shape all end up here. Checks are needed only for what would go unnoticed.
     """
     try:
         yield
     except (OSError, MismatchError):
         raise
     except Exception as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"{path} does not hold what this version of gppvae writes ({reason or type(error).__name__}); {ADVICE}"
-        ) from None
+        found = f"no {error}" if isinstance(error, KeyError) else reason(error)
+        raise ValueError(f"{path} does not hold what this version of gppvae writes ({found}); {ADVICE}") from None

@@ -26,7 +26,7 @@ class ImageSet:
         return unit_pixels(self.images, self.images.dtype)
 
     def take(self, rows: np.ndarray) -> ImageSet:
-        """Some of it, by row numbers or by mask."""
+        """A subset, by row numbers or by mask."""
         return ImageSet(self.images[rows], self.table.loc[self.table.index[rows]].reset_index(drop=True))
 
 

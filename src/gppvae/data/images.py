@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 
 
 class ImageFiles:
-    """N image files as one array, (N, height, width), or (N, 3, height, width) if any of them has colours.
+    """N image files as one array, (N, height, width), or (N, 3, height, width) if any of them is in colour.
 
-    The headers of all files are read at once, the pixels when they are asked for. The type is uint8, or uint16 if any
+    The headers of all files are read at once, the pixels on demand. The type is uint8, or uint16 if any
     file has 16 bits per value, or float32 if any has floats; white is 255, 65535 or 1. Orientation (EXIF) is applied,
     palettes are looked up, transparent pixels are shown over black, and colour profiles are not applied.
 
     Args:
         paths: of the files, in the order of the table's rows.
         size: (height, width) to resize to; without it all images must have the size of the first.
-        colour: True for three channels, False for grey; None for colours if any file has them.
+        colour: True for three channels, False for grey; None for colour if any file is in colour.
     """
 
     def __init__(self, paths: Sequence[Any], size: tuple[int, int] | None = None, colour: bool | None = None) -> None:
@@ -61,7 +61,7 @@ class ImageFiles:
         names: Sequence[str] | None = None,
         outside: bool = False,
     ) -> ImageFiles:
-        """The images of these names; all of a folder, sorted by name, when no names are given.
+        """The images with these names; all images of a folder, sorted by name, when no names are given.
 
         Args:
             folder: of the images.  size: (height, width) to resize to.
@@ -97,7 +97,7 @@ class ImageFiles:
 
 
 def image_names(folder: str | os.PathLike[str]) -> list[Path]:
-    """The images of a folder in the order of their names; hidden files are no images."""
+    """The images of a folder, sorted by name; hidden files are skipped."""
     found = sorted(
         path for path in Path(folder).iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
     )
@@ -111,15 +111,13 @@ def image_names(folder: str | os.PathLike[str]) -> list[Path]:
 
 def is_path_list(data: Any) -> bool:
     """Whether these are paths: a list or column of text or Path objects."""
-    if isinstance(data, (str, bytes, os.PathLike)) or len(getattr(data, "shape", (0,))) != 1:
-        return False
-    if not hasattr(data, "__len__") or len(data) == 0:
-        return False
-    if isinstance(data, (list, tuple)):
-        return all(isinstance(item, (str, os.PathLike)) for item in data)
-    shape, dtype = getattr(data, "shape", ()), str(getattr(data, "dtype", ""))
-    textual = dtype in ("object", "str", "string") or dtype.startswith(("<U", ">U"))
-    return len(shape) == 1 and textual and all(isinstance(item, (str, os.PathLike)) for item in np.asarray(data))
+    if not isinstance(data, (list, tuple)):
+        dtype = str(getattr(data, "dtype", ""))
+        textual = dtype in ("object", "str", "string") or dtype.startswith(("<U", ">U"))
+        if len(getattr(data, "shape", ())) != 1 or not textual:
+            return False
+        data = np.asarray(data)
+    return len(data) > 0 and all(isinstance(item, (str, os.PathLike)) for item in data)
 
 
 def _checked_size(size: Any) -> tuple[int, int]:
@@ -150,7 +148,7 @@ def _to_grey(pixels: np.ndarray) -> np.ndarray:
 
 
 def _to_type(pixels: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Pixels in a type at least as deep as theirs, with white as white."""
+    """Pixels in a type at least as deep as theirs; white stays white."""
     if pixels.dtype == dtype:
         return pixels
     white = np.iinfo(pixels.dtype).max
@@ -165,6 +163,6 @@ def _resize(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         return np.asarray(Image.fromarray(pixels).resize(shape, Image.Resampling.BILINEAR))
     if pixels.ndim == 3:
         return np.stack([_resize(channel, size) for channel in np.moveaxis(pixels, 2, 0)], axis=2)
-    # Pillow resizes deep images well as floats only; a float32 holds 16 bits exactly.
+    # Pillow resizes 16-bit images well only as floats; float32 holds 16 bits exactly.
     resized = np.asarray(Image.fromarray(pixels.astype(np.float32)).resize(shape, Image.Resampling.BILINEAR))
     return resized if pixels.dtype == np.float32 else np.rint(resized).astype(pixels.dtype)

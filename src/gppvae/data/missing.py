@@ -1,4 +1,4 @@
-"""What of the samples is missing: counted while they are checked, told in the log."""
+"""Missing values: counted while samples are checked, reported in the log."""
 
 from __future__ import annotations
 
@@ -12,64 +12,46 @@ class MissingValues:
     """Counts of missing values (NaN), over samples and over channels of images or values of vectors.
 
     Attributes:
-        total: values that are missing.  n_values: all values.
+        total: number of missing values.  n_values: of all values.
         samples: number of samples without any observed value.  first: the first of them.
-        channels: numbers of the channels (or values of vectors) that no sample has.
+        channels: indices of the channels (or values of vectors) that are missing in every sample.
     """
 
     def __init__(self, n_samples: int, n_channels: int, last: bool) -> None:
         self._last = last  # whether channels are the last axis of blocks
         self._observed = torch.zeros(n_channels, dtype=torch.float64)
         self._counts = torch.zeros(3, dtype=torch.float64)  # missing, all values, samples without any
-        self._first = torch.full((1,), float(n_samples), dtype=torch.float64)
+        self._first = n_samples
 
     def add(self, start: int, block: np.ndarray) -> None:
-        """Count samples from number `start` on, (B, ...) as they came."""
+        """Count in a block of samples, (B, ...) as given, the first of which is number `start`."""
         missing = np.isnan(block)
         if missing.any():
             empty = missing.reshape(len(block), -1).all(1)
             self._counts[0] += int(missing.sum())
             self._counts[2] += int(empty.sum())
             if empty.any():
-                self._first[0] = min(float(self._first[0]), float(start + int(np.argmax(empty))))
+                self._first = min(self._first, start + int(np.argmax(empty)))
         self._counts[1] += block.size
         channels = len(self._observed)
         by_channel = (~missing).reshape(-1, channels) if self._last else (~missing).reshape(len(block), channels, -1)
         self._observed += torch.from_numpy(by_channel.sum(0 if self._last else (0, 2)).astype(np.float64))
 
     def share(self, world: World) -> None:
-        """Add up what the processes of `world` counted."""
+        """Add up what the processes of `world` counted; the attributes are there afterwards."""
         firsts = torch.zeros(world.size, dtype=torch.float64)
-        firsts[world.rank] = self._first[0]
+        firsts[world.rank] = self._first
         world.sum_([self._observed, self._counts, firsts])
-        self._first[0] = firsts.min()
-
-    @property
-    def total(self) -> int:
-        return int(self._counts[0])
-
-    @property
-    def n_values(self) -> int:
-        return int(self._counts[1])
-
-    @property
-    def samples(self) -> int:
-        return int(self._counts[2])
-
-    @property
-    def first(self) -> int:
-        return int(self._first[0])
-
-    @property
-    def channels(self) -> list[int]:
-        return torch.nonzero(self._observed == 0.0).flatten().tolist()
+        self.total, self.n_values, self.samples = (int(n) for n in self._counts)
+        self.first = int(firsts.min())
+        self.channels: list[int] = torch.nonzero(self._observed == 0.0).flatten().tolist()
 
     def count(self) -> str:
         """How much is missing, in one sentence."""
         return f"{self.total} of {self.n_values} values are missing ({100.0 * self.total / self.n_values:.3g}%)"
 
     def remarks(self, vectors: bool) -> list[str]:
-        """Sentences on what nothing can be learned from."""
+        """Warnings about channels and samples without any observed value."""
         found = []
         if self.channels:
             kind = ("value" if vectors else "channel") + ("s are" if len(self.channels) > 1 else " is")

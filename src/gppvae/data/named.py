@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from gppvae.data.subset import Subset
-from gppvae.data.table import repeated_name, shortened
+from gppvae.data.table import repeated_name
+from gppvae.data.words import did_you_mean, shortened
 
 
 class Named:
@@ -19,7 +19,7 @@ class Named:
 
     Args:
         values: (N, D) array-like: NumPy array, scipy sparse matrix, HDF5 data set.
-        names: of the D values; they differ.
+        names: of the D values, all different.
     """
 
     def __init__(self, values: Any, names: Iterable[Any]) -> None:
@@ -64,7 +64,7 @@ def from_frame(frame: pd.DataFrame) -> Named:
 
 
 def chosen_columns(patterns: str | Sequence[str], columns: Iterable[Any], read: Sequence[str] = ()) -> list[str]:
-    """The columns that names or patterns such as "gene_*" choose, pattern by pattern, in the order of the table.
+    """The columns that match names or patterns such as "gene_*", pattern by pattern, in the order of the table.
 
     Args:
         patterns: one or more.  columns: of the table.
@@ -81,8 +81,7 @@ def chosen_columns(patterns: str | Sequence[str], columns: Iterable[Any], read: 
         exact = [pattern] if pattern in there else None
         found = exact or [name for name in there if fnmatch.fnmatchcase(name, pattern) and name not in read]
         if not found:
-            near = difflib.get_close_matches(pattern, there, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see the names in the table's first line"
+            hint = did_you_mean(pattern, there, "see the names in the table's first line")
             raise ValueError(
                 f"expected columns of the table as samples, got {shortened(pattern)!r}, which fits none; {hint}"
             )
@@ -93,11 +92,11 @@ def chosen_columns(patterns: str | Sequence[str], columns: Iterable[Any], read: 
 
 
 def samples_from(samples: Any, table: Any, read: Sequence[str] = ()) -> Any:
-    """Samples as they were given, or the columns of the table that they name.
+    """Samples as given, or the columns of the table that they name.
 
     Args:
-        samples: array-like; or a name or pattern of columns, or a list of these. A list of texts of which none is a
-            column is one of image files.
+        samples: array-like; or a name or pattern of columns, or a list of these. A list of strings
+            that match no column is a list of image files.
         table: DataFrame, or mapping of columns.  read: columns that the kernel reads.
     """
     words = [samples] if isinstance(samples, str) else samples
@@ -113,7 +112,7 @@ def samples_from(samples: Any, table: Any, read: Sequence[str] = ()) -> Any:
 
 
 def aligned(samples: Any, names: list[str] | None) -> Any:
-    """Samples with their values in the order of training; columns of a DataFrame beside those are not looked at.
+    """Samples with their values in the order of training; further columns of a DataFrame are ignored.
 
     Args:
         names: of the training samples' values, or None where they had none.
@@ -137,7 +136,7 @@ def aligned(samples: Any, names: list[str] | None) -> Any:
 
 
 def framed(array: np.ndarray, names: list[str] | None, like: Any) -> Any:
-    """Vectors as a DataFrame with their names and the index of `like`, where both have them; else as they are."""
+    """Vectors as a DataFrame with their names and the index of `like`, if there are names and it is a DataFrame."""
     if names is None or not isinstance(like, pd.DataFrame):
         return array
     return pd.DataFrame(array, index=like.index, columns=names)

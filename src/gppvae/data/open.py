@@ -1,4 +1,4 @@
-"""Samples from a path: .npy, HDF5, Zarr, or a folder of images. Nothing is read but what describes them."""
+"""Samples from a path: .npy, HDF5, Zarr, or a folder of images. Only metadata is read."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def _npy(file: Path) -> np.ndarray:
             )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy multiplies an absurd shape out before refusing it
+            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy multiplies an absurd shape before it refuses it
             return np.load(file, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # a header is Python text, and what parsing it raises depends on the damage
+    except Exception as error:  # a header is Python text, and parsing a damaged one raises anything
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the system's own words: no permission, input/output error
+            raise  # the system's own message: no permission, input/output error
         raise ValueError(
             f"expected a whole .npy file of numbers at {file}, got one that is cut short, pickled or of another kind; "
             "write it with numpy.save"

@@ -1,4 +1,4 @@
-"""The order of an epoch: which rows make up each batch, decided by a seed and the layout of the file alone."""
+"""The order of an epoch: which rows make up each batch, given a seed and the layout of the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def batch_order(
         unit_rows: rows that are stored together; with 1 the order is any permutation.
         buffer_units: units that are mixed with each other: they come in random order, and rows are drawn at random
             from this many of them. The rows of a batch are then sorted, so that they are read in the file's order.
-        together: (N,) int64; rows of the same number follow each other, wherever they are stored.
+        together: (N,) int64; rows of equal number follow each other, wherever they are stored.
     """
     if seed is None:
         yield from torch.arange(n_rows).split(batch_size)

@@ -26,9 +26,9 @@ def pair_images(
 ) -> tuple[ImageFiles, str]:
     """The images of a folder in the order of a table's rows, and a sentence that says how they were paired.
 
-    A column of the table decides: the one given, or else the one whose every value names another file of the folder,
-    by its path in the folder or its name, with or without suffix. Without such a column files are taken in the order
-    of their names, one per row.
+    A column of the table decides: the one given, or else the one in which every value names a different file of the
+    folder, by its path in the folder or its name, with or without suffix. Without such a column, files are paired in
+    the order of their names, one per row.
 
     Args:
         folder: of the images; columns may also name files of its subfolders.
@@ -92,7 +92,7 @@ class _FolderIndex:
             self._short.setdefault(short, []).append(path)
 
     def find(self, text: str) -> list[str]:
-        """Files of the folder that a text may mean; more than one if it says too little."""
+        """Files of the folder that match a text; more than one if it is ambiguous."""
         path = os.path.normpath(text)
         if os.path.isabs(path):
             path = os.path.relpath(path, self.folder)
@@ -106,7 +106,7 @@ class _FolderIndex:
 
 
 def _named_by_a_column(table: Table, files: _FolderIndex) -> _ImageColumn | None:
-    """The one column whose every value names another file; None if no column says anything about files."""
+    """The column in which every value names a different file; None if no column names files."""
     certain: list[_ImageColumn] = []
     likely: list[_ImageColumn] = []
     failed: list[ValueError] = []
@@ -118,7 +118,7 @@ def _named_by_a_column(table: Table, files: _FolderIndex) -> _ImageColumn | None
         try:
             (certain if spelled_out else likely).append(_check(name, values, files))
         except ValueError as error:
-            # Ids that happen to be names of files are no fault; names with a suffix that do not fit are.
+            # Ids that happen to be file names are no error; names with a suffix that match no file are.
             failed += [error] if spelled_out else []
     found = certain or likely
     if not found and failed:
@@ -165,7 +165,7 @@ def _path_of(name: str, text: str, row: int, files: _FolderIndex) -> str:
 
 
 def _order(paths: Sequence[Path]) -> str:
-    """The order of sorted names in words, with the place where numbers in them do not rise."""
+    """Describes the order of sorted names, and where the numbers in them do not rise."""
     names = [path.name for path in paths]
     keys = [_by_number(name) for name in names]
     falls = next((n for n in range(len(names) - 1) if keys[n] > keys[n + 1]), None)

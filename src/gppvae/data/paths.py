@@ -1,4 +1,4 @@
-"""Where input may come from: plain files, inside the folder that was named."""
+"""Paths of input: plain files, inside the folder that was named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plain_file(path: str | os.PathLike[str], what: str) -> Path:
     """The path, if a plain file (or a link to one) is there.
 
     Args:
-        path: to look at.  what: was expected there, with its article: "a CSV table".
+        path: of the file.  what: is expected there, with its article: "a CSV table".
     """
     found = kind_of(path)
     if found == "no such file":
@@ -42,10 +42,10 @@ def path_inside(folder: str | os.PathLike[str], name: str, outside: bool = False
         folder: the user pointed at.
         name: a path relative to it, or an absolute one.
         outside: whether the name may lead out of the folder. Links inside the folder are followed in either case:
-            whoever keeps the folder made them, and tools that store data sets by checksum link every file.
+            the owner of the folder made them, and tools that store data sets by checksum link every file.
     """
     root = os.path.abspath(folder)
-    # normpath takes ".." out by its letters, and that path is opened: a linked subfolder cannot turn it elsewhere.
+    # normpath resolves ".." as text, and that path is opened: a linked subfolder cannot redirect it.
     path = os.path.normpath(os.path.join(root, name))
     if not outside and os.path.commonpath([root, path]) != root:
         raise ValueError(

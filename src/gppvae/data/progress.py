@@ -1,4 +1,4 @@
-"""Whoever wants to show how far a pass over rows has come is told so here."""
+"""Progress of passes over rows, for whoever shows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _watcher: contextvars.ContextVar[Watcher | None] = contextvars.ContextVar("watch
 
 @contextlib.contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Call `watcher(rows done, rows in all)` after every batch of every pass over rows made inside."""
+    """Call `watcher(rows done, all rows)` after every batch of every pass over rows inside the context."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -21,7 +21,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 def rows_done(done: int, total: int) -> None:
-    """Say how far a pass has come."""
+    """Report how far a pass has come."""
     watcher = _watcher.get()
     if watcher is not None:
         watcher(done, total)

@@ -51,7 +51,7 @@ def small_split(
     held_out_angle: float | None = None,
     dtype: npt.DTypeLike = np.float32,
 ) -> RotatedDigits:
-    """Draw a small data set from the threes inside the package.
+    """Draw a small data set from the threes in the package.
 
     Args:
         n_digits: how many threes, 10 to 500.
@@ -115,7 +115,7 @@ def draw_split(
     n_known = n_digits - n_digits // 10  # digits that are not for validation
     cells = [(p, q) for p in range(n_known) for q in range(n_angles) if q != held_out]
     train = [cells[i] for i in stream.sample(range(len(cells)), 3 * len(cells) // 4)]
-    # In a small data set a digit can lose all its training views; nothing could then predict it.
+    # In a small data set a digit can lose all its training views, and could not be predicted.
     seen = sorted({p for p, _ in train})
     test = [(p, held_out) for p in stream.sample(seen, 3 * n_known // 4)]
     valid = [(p, q) for p in range(n_known, n_digits) for q in range(n_angles)]
@@ -149,7 +149,7 @@ def _check_sizes(n_digits: int, n_angles: int, n_available: int) -> None:
 
 
 def _checked_seed(seed: int) -> int:
-    """Refuse what Python's generator would take silently: None is the clock, and -1 is the same as 1."""
+    """Refuse seeds that Python would accept silently: None seeds from the clock, and -1 is the same as 1."""
     try:
         number = operator.index(seed)
     except TypeError:

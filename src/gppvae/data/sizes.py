@@ -1,4 +1,4 @@
-"""Sizes of samples of counts, such as sequencing depth: a column of the table that rides along with the coded rows."""
+"""Sizes of samples of counts, such as sequencing depth: a column of the table, carried along with the coded rows."""
 
 from __future__ import annotations
 

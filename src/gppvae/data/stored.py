@@ -19,6 +19,7 @@ import scipy.sparse
 from gppvae.data.named import Named
 from gppvae.data.subset import Subset
 from gppvae.data.unwritten import is_zarr, zarr_folder
+from gppvae.data.words import reason
 
 UNIT_BYTES = 1 << 18  # chunks smaller than this are read several at a time
 BUFFER_BYTES = 32 << 20  # of chunks that are shuffled together; twice as much is kept
@@ -29,10 +30,10 @@ class Reader(abc.ABC):
     """Reads rows of one array-like.
 
     Attributes:
-        unit_rows: rows that are read together at no extra cost; 1 where any row is as near as any other.
-        buffer_units: units that are held at a time.
-        threads: that are worth having to read ahead.
-        worth_holding: whether all rows may be held in memory as one dense array, if that is small enough.
+        unit_rows: rows that are read together at no extra cost; 1 where rows can be read one by one.
+        buffer_units: units held in memory at a time.
+        threads: worth using to read ahead.
+        worth_holding: whether all rows may be held in memory as one dense array, if it is small enough.
     """
 
     unit_rows: int = 1
@@ -65,7 +66,7 @@ class ArrayReader(Reader):
 class MapReader(Reader):
     """A read-only memory map, read through its file.
 
-    Pages of a map stay resident once they are touched, and rows at random places soon touch all of it.
+    Pages of a map stay resident once touched, and random rows soon touch all of them.
     """
 
     def __init__(self, data: np.memmap) -> None:
@@ -73,14 +74,14 @@ class MapReader(Reader):
         self._row_bytes = int(data.dtype.itemsize * np.prod(self.shape))
         page = mmap.ALLOCATIONGRANULARITY
         mapped = np.frombuffer(data._mmap, dtype=np.uint8)  # type: ignore[attr-defined]
-        # The first byte of the map is that of the page in which the whole array starts.
+        # The map starts at the page that holds the first byte of the array.
         self._start = data.offset - data.offset % page + data.ctypes.data - mapped.ctypes.data
         self._file = os.open(str(data.filename), os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
     @staticmethod
     def suits(data: np.ndarray) -> bool:
-        """Whether this is a map of a whole stretch of a file that nobody changes through it."""
+        """Whether this is a read-only map of a contiguous part of a file."""
         return (
             isinstance(data, np.memmap)
             and data.mode == "r"
@@ -114,10 +115,10 @@ class MapReader(Reader):
 
 
 class ChunkReader(Reader):
-    """An array stored in chunks of rows: whole chunks are read, and the last ones are kept.
+    """An array stored in chunks of rows: whole chunks are read, and the latest ones are kept.
 
-    Only slices are asked of the array, which HDF5 and Zarr (2 and 3) both serve fast. With one thread that reads
-    ahead, batches are read in order and every chunk once per epoch.
+    The array is read by slices only, which are fast in HDF5 and Zarr (2 and 3). With one thread that reads ahead,
+    batches are read in order, and every chunk once per epoch.
     """
 
     def __init__(self, data: Any, chunk_rows: int) -> None:
@@ -151,7 +152,7 @@ class ChunkReader(Reader):
 
 
 class PointReader(Reader):
-    """Any other array-like, asked for increasing positions without repeats; image files for one."""
+    """Any other array-like, such as image files; indexed by increasing positions without repeats."""
 
     threads = min(4, os.cpu_count() or 1)
 
@@ -184,7 +185,7 @@ class SparseReader(Reader):
 
 
 class SubsetReader(Reader):
-    """Some rows of an array that has a reader of its own, so that a part is read as fast as the whole."""
+    """Some rows of an array that has its own reader, so that a subset is read as fast as the whole."""
 
     def __init__(self, data: Subset) -> None:
         self.index, self._whole = data.index, reader_of(data.data)
@@ -202,7 +203,7 @@ class SubsetReader(Reader):
 
 
 def check_chunks(data: Any) -> None:
-    """Refuse chunks that would take all memory; a damaged description can ask for any size."""
+    """Refuse chunks that would fill the memory; damaged metadata can claim any size."""
     chunks = getattr(data, "chunks", None)
     if not chunks or not all(isinstance(n, int) for n in chunks):
         return
@@ -215,19 +216,19 @@ def check_chunks(data: Any) -> None:
 
 
 def _read(data: Any, start: int, stop: int, values: Callable[[], Any]) -> np.ndarray:
-    """Rows of an array, all between `start` and `stop`, with one sentence where a stored array is damaged."""
+    """Rows of an array, all between `start` and `stop`; a damaged array is one clear ValueError."""
     try:
         return np.asarray(values())
-    except Exception as error:  # each compressor has errors of its own, some of them RuntimeError
+    except Exception as error:  # each compressor raises its own errors, some of them RuntimeError
         if isinstance(data, h5py.Dataset):
             name = f"{data.file.filename}:{data.name}"
         elif is_zarr(data):
             name = zarr_folder(data) or str(data.store)
         else:
-            raise  # not ours to explain
-        reason = " ".join(str(error).split()) or type(error).__name__
+            raise  # an error of the user's own array
         raise ValueError(
-            f"expected rows {start} to {stop - 1} to be whole in {name}, got damaged ones ({reason}); restore the data"
+            f"expected rows {start} to {stop - 1} to be whole in {name}, got damaged ones ({reason(error)}); "
+            "restore the data"
         ) from None
 
 

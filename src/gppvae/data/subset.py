@@ -1,4 +1,4 @@
-"""Part of a data set without copying it, and the random part that is held out for validation."""
+"""Subsets of a data set without copying it, and the random subset held out for validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gppvae.data.table import Table
 
 
 class Subset:
-    """Samples of an array-like at given positions, read only when they are asked for.
+    """Samples of an array-like at given positions, read on demand.
 
     Args:
         data: array-like with shape, dtype and indexing.
@@ -29,6 +29,11 @@ class Subset:
 
     def __getitem__(self, key: Any) -> np.ndarray:
         return np.asarray(self.data[self.index[key]])
+
+
+def evenly(n: int, most: int) -> np.ndarray:
+    """At most `most` of n positions, evenly spaced, both ends included."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.zeros(0, np.int64)
 
 
 def hold_out(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-MAX_ID_LENGTH = 1000  # characters; ids are held at one width, so a long one would cost its length in every row
+from gppvae.data.words import did_you_mean, shortened
+
+MAX_ID_LENGTH = 1000  # characters; ids have a fixed width in memory, so a long one would cost its length in every row
 
 
 class Table:
@@ -49,8 +50,7 @@ class Table:
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.columns:
-            near = difflib.get_close_matches(name, self.columns, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "add it or change the kernel"
+            hint = did_you_mean(name, self.columns, "add it or change the kernel")
             names = sorted(self.columns)
             more = f" and {len(names) - 20} more" if len(names) > 20 else ""
             raise ValueError(f"expected a column {name!r}, got columns {names[:20]}{more}; {hint}")
@@ -91,7 +91,7 @@ class Table:
         return self.coded_ids(name)[1]
 
     def ids(self, name: str) -> np.ndarray:
-        """A column of ids as text, so that 3, 3.0 and "3" are one id wherever they come from."""
+        """A column of ids as text, so that 3, 3.0 and "3" are the same id."""
         codes, levels = self.coded_ids(name)
         return levels[codes]
 
@@ -144,17 +144,6 @@ class Rows:
         n = next(iter(picked.values())).index.shape[0] if picked else _count(index, self.n_rows)
         return Rows(picked, n)
 
-    @staticmethod
-    def joined(parts: list[Rows]) -> Rows:
-        """Slices of the same rows, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        columns = {
-            key: Column(torch.cat([part.columns[key].index for part in parts]), column.values)
-            for key, column in parts[0].columns.items()
-        }
-        return Rows(columns, sum(map(len, parts)))
-
     @property
     def device(self) -> torch.device:
         return next((c.index.device for c in self.columns.values()), torch.device("cpu"))
@@ -166,7 +155,7 @@ class Rows:
 def distinct_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distinct rows of (N, d) numbers in rising order, (D, d), and which of them each row is, (N,).
 
-    What numpy.unique(axis=0) gives, by hashing: time linear in N, where sorting whole rows takes very much longer.
+    As numpy.unique(axis=0), but by hashing: time linear in N, much faster than sorting whole rows.
     """
     codes = np.zeros(len(values), dtype=np.int64)
     for column in values.T:
@@ -191,18 +180,13 @@ def _one_dimensional(name: str, values: Any) -> np.ndarray:
 
 
 def repeated_name(names: Iterable[str]) -> str | None:
-    """The first name that stands twice."""
+    """The first name that appears twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
             return name
         seen.add(name)
     return None
-
-
-def shortened(text: str, length: int = 60) -> str:
-    """A text as it may stand in a sentence."""
-    return text if len(text) <= length else f"{text[:length]}..."
 
 
 def id_text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Stored arrays of which a part was never written or got lost: it would be read as the fill value, without a word."""
+"""Stored arrays with parts that were never written or got lost: they would silently be read as the fill value."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CHUNK_NAME = re.compile(r"(c[./])?[0-9]+([./][0-9]+)*")  # formats 2 and 3, with
 
 @dataclass(frozen=True)
 class Unwritten:
-    """A part that is not stored.
+    """An array that is not stored completely.
 
     Attributes:
-        stored, total: how many units there are, and how many there should be.
-        unit: "chunks", "shards" or "values".  fill: what the others are read as.
+        stored, total: number of units that are stored, and that should be.
+        unit: "chunks", "shards" or "values".  fill: what the missing ones are read as.
     """
 
     stored: int
@@ -31,22 +31,22 @@ class Unwritten:
     fill: Any
 
     def refusal(self, name: str) -> str:
-        """The sentence that refuses the array."""
+        """The error message that refuses the array."""
         return (
             f"expected all {self.total} {self.unit} of {name}, got {self.stored or 'none'}; the others would be read "
             f"as {self.fill}: restore them, or, if they hold nothing else, pass fill_unwritten=True (--fill-unwritten)"
         )
 
     def remark(self, name: str) -> str:
-        """The sentence for the log, where the array is taken as it is."""
+        """The message for the log, where the array is accepted as it is."""
         missing = f"{self.total - self.stored} of {self.total} {self.unit}"
         return f"{missing} of {name} are not stored and read as {self.fill}"
 
 
 def unwritten_part(data: Any) -> Unwritten | None:
-    """What of an HDF5 data set or Zarr array is not stored; None if all is, and for other arrays.
+    """How much of an HDF5 data set or Zarr array is not stored; None if it is complete, and for other arrays.
 
-    A fill value of NaN says by itself that nothing was observed, so nothing is reported then.
+    A fill value of NaN already means that nothing was observed, so it is not reported.
     """
     if isinstance(data, h5py.Dataset):
         found = _in_hdf5(data)
@@ -63,7 +63,7 @@ def is_zarr(data: Any) -> bool:
 
 
 def zarr_folder(array: Any) -> str | None:
-    """Where a Zarr array lies, if that is a local folder."""
+    """The local folder of a Zarr array, if it has one."""
     root = getattr(array.store, "root", None) or getattr(array.store, "path", None)  # zarr 3, zarr 2
     if not isinstance(root, (str, os.PathLike)) or not os.path.isdir(root):
         return None
@@ -71,7 +71,7 @@ def zarr_folder(array: Any) -> str | None:
 
 
 def _in_hdf5(data: h5py.Dataset) -> Unwritten | None:
-    """Of the data set itself; what a virtual one refers to is looked at in hdf5.py."""
+    """Of the data set itself; the sources of a virtual one are checked in hdf5.py."""
     if not data.size or data.is_virtual:
         return None
     if data.chunks is not None:
@@ -86,12 +86,9 @@ def _in_zarr(array: Any) -> Unwritten | None:
         return None
     shards = getattr(array, "shards", None)
     unit = "shards" if shards else "chunks"
-    folder = zarr_folder(array)
+    folder, cell = zarr_folder(array), shards or array.chunks
     if folder is not None:
-        total, stored = (
-            _cells(array.shape, shards or array.chunks),
-            _stored_chunks(folder, array.shape, shards or array.chunks),
-        )
+        total, stored = _cells(array.shape, cell), _stored_chunks(folder, array.shape, cell)
     elif array.nchunks <= COUNTED:
         total, stored, unit = array.nchunks, array.nchunks_initialized, "chunks"
     else:
@@ -100,10 +97,9 @@ def _in_zarr(array: Any) -> Unwritten | None:
 
 
 def _stored_chunks(folder: str, shape: Sequence[int], cell: Sequence[int]) -> int:
-    """Files of a folder whose names are places in the grid of chunks.
+    """Number of files of a folder whose names are positions in the grid of chunks.
 
-    Listed here and not by zarr, which goes through every place of the grid: a damaged shape can have more of these
-    than would ever come to an end.
+    Listed here and not by zarr, which visits every position of the grid: with a damaged shape that might never end.
     """
     grid = [-(-n // size) for n, size in zip(shape, cell, strict=True)]
     count = 0
@@ -115,13 +111,13 @@ def _stored_chunks(folder: str, shape: Sequence[int], cell: Sequence[int]) -> in
 
 
 def files_below(folder: str | os.PathLike[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Everything below a folder that is no folder, with its path from there, parts joined by "/"."""
+    """All files below a folder, with their paths relative to it, joined by "/"."""
     waiting = [("", os.fspath(folder))]
     while waiting:
         start, path = waiting.pop()
         with os.scandir(path) as entries:
             for entry in entries:
-                if entry.is_dir(follow_symlinks=False):  # links may go round in circles
+                if entry.is_dir(follow_symlinks=False):  # links may form a cycle
                     waiting.append((f"{start}{entry.name}/", entry.path))
                 elif not entry.is_dir():
                     yield start + entry.name, entry

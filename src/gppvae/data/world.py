@@ -13,8 +13,8 @@ from torch import Tensor
 class World(abc.ABC):
     """Processes that hold the same model and see different rows.
 
-    What is a sum over rows is added up by `sum_`; what is not (a prior's penalty, a KL divergence) is multiplied by a
-    share first, so that it counts once.
+    Sums over rows are added up by `sum_`. Other terms (a prior's penalty, a KL divergence) are multiplied by `share`
+    first, so that they count once.
 
     Attributes:
         rank: of this process, from 0.  size: number of processes.
@@ -37,7 +37,7 @@ class World(abc.ABC):
         return slice(self.rank * n // self.size, (self.rank + 1) * n // self.size)
 
     def join(self, part: Tensor, here: slice, total: int) -> Tensor:
-        """Rows of all processes, (total, ...), of which those at `here` are this one's; gradients go back to each."""
+        """Rows of all processes, (total, ...), of which this one holds those at `here`; gradients go back to each."""
         if self.size == 1:
             return part
         joined: Tensor = _Join.apply(part, self, here, total)
@@ -57,7 +57,7 @@ class World(abc.ABC):
 
 
 class _Join(torch.autograd.Function):
-    """Parts of a tensor that processes hold, as one tensor; every process may use all of it in its loss."""
+    """Joins the parts of a tensor that processes hold; every process may use all of it in its loss."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, world: World, here: slice, total: int) -> Tensor:
@@ -75,7 +75,7 @@ class _Join(torch.autograd.Function):
 
 
 class OneProcess(World):
-    """Alone: sums are what they are."""
+    """A single process: its sums are already complete."""
 
     rank = 0
     size = 1

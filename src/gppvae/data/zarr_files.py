@@ -1,4 +1,4 @@
-"""One Zarr array of a folder: whole, and made of plain files."""
+"""One Zarr array in a folder: complete, and made of plain files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from gppvae.data.paths import kind_of, plain_file
 from gppvae.data.unwritten import files_below, unwritten_part
+from gppvae.data.words import reason
 
 MARKS = ("zarr.json", ".zarray", ".zgroup")  # of formats 3 and 2
 
 
 def is_zarr_folder(folder: Path) -> bool:
-    """Whether a folder is a Zarr array or group, by its suffix or by what lies in it."""
+    """Whether a folder is a Zarr array or group, by its suffix or its files."""
     return folder.suffix == ".zarr" or any(os.path.lexists(folder / mark) for mark in MARKS)
 
 
@@ -34,10 +35,10 @@ def open_zarr(folder: Path, fill_unwritten: bool = False) -> Any:
     try:
         array = zarr.open(str(folder), mode="r")
         found = unwritten_part(array) if hasattr(array, "dtype") else None
-    except Exception as error:  # what a damaged description raises: JSON, key, type, value and division errors
-        reason = " ".join(str(error).split()) or type(error).__name__
+    except Exception as error:  # damaged metadata raises JSON, key, type, value and division errors
         raise ValueError(
-            f"expected a Zarr array at {folder}, got something else or a damaged one ({reason}); write it with zarr"
+            f"expected a Zarr array at {folder}, got something else or a damaged one "
+            f"({reason(error)}); write it with zarr"
         ) from None
     if not hasattr(array, "dtype"):
         raise ValueError(f"expected a Zarr array at {folder}, got a group; give the path of one array in it")
@@ -47,7 +48,7 @@ def open_zarr(folder: Path, fill_unwritten: bool = False) -> Any:
 
 
 def _check_plain(folder: Path) -> None:
-    """A pipe among the chunks would stop the training without a word."""
+    """Refuse a pipe among the chunks, which would hang the training silently."""
     for _, entry in files_below(folder):
         if not entry.is_file():
             plain_file(entry.path, "a chunk")

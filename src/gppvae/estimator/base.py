@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -22,12 +22,15 @@ from torch import Tensor, nn
 
 from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Epoch
+from gppvae.data.header import checked_content
 from gppvae.data.named import aligned, framed
+from gppvae.data.run_files import model_file
 from gppvae.data.table import Rows
 from gppvae.estimator.checks import MAX_BATCH, MAX_SEED, MAX_WIDTH, choice, find_device, instance, number, whole
 from gppvae.estimator.export import export_decoder, write_onnx
 from gppvae.estimator.outputs import Folder, Outputs
-from gppvae.estimator.settings import WRITES_PHASES, own_parts, settings_of
+from gppvae.estimator.saving import check_same_likelihood, check_settings_saved, load_model
+from gppvae.estimator.settings import WRITES_PHASES, arguments, ask_again, own_parts, settings_of
 from gppvae.estimator.shown import estimator_html, fitted_text
 from gppvae.estimator.sizes import measure_sizes
 from gppvae.inference.phase import Phase
@@ -35,6 +38,7 @@ from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian,
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
 from gppvae.nets.build import NETWORKS, build_networks, check_networks, choose_network
+from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.callbacks import Callback, CallbackList, check_callbacks
 from gppvae.training.distributed import check_same, current_world, first_process
@@ -51,15 +55,17 @@ log = logging.getLogger("gppvae")
 
 
 class NotFittedError(ValueError, AttributeError):
-    """The estimator was asked before fit()."""
+    """The estimator was used before fit()."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Estimator(abc.ABC):
-    """Common ground of GPPVAE and VAE. The constructor only stores; fitted values end in an underscore.
+    """Base of GPPVAE and VAE. The constructor only stores its arguments; fitted values end in an underscore.
 
     Fields are the settings: `get_params`, config.json, the model file, `gppvae info` and the report read them here.
     """
+
+    kind: ClassVar[str]  # in model files
 
     network: str = "auto"
     width: int | None = None
@@ -78,7 +84,7 @@ class Estimator(abc.ABC):
 
     def __post_init__(self) -> None:
         self._sees_mask = False  # whether the package's encoders see what is missing: if any training value was
-        # Fitted values are declared here and set by fit() or load(): what is not fitted has none.
+        # Fitted values are declared here and set by fit() or load().
         self._chosen_batch = BATCH
         self.shape_: tuple[int, ...]
         self.layout_: str
@@ -89,7 +95,7 @@ class Estimator(abc.ABC):
         self.skipped_steps_: int
         self.fit_seconds_: float
 
-    # -- settings, as scikit-learn asks for them
+    # -- settings, by the conventions of scikit-learn
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments by name."""
@@ -106,7 +112,7 @@ class Estimator(abc.ABC):
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn asks an estimator about itself; called by scikit-learn only."""
+        """Tags of the estimator, for scikit-learn."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
         inputs = InputTags(two_d_array=True, three_d_array=True, sparse=True, allow_nan=self.missing == "mask")
@@ -123,7 +129,7 @@ class Estimator(abc.ABC):
         return math.prod(self.shape_)
 
     def __repr__(self) -> str:
-        ordered = sorted(fields(self), key=lambda item: bool(item.kw_only))  # the kernel stands before the rest
+        ordered = sorted(fields(self), key=lambda item: bool(item.kw_only))  # the kernel comes first
         changed = [item for item in ordered if getattr(self, item.name) is not item.default]
         words = [f"{item.name}={getattr(self, item.name)!r}" for item in changed]
         fitted = fitted_text(self)
@@ -132,7 +138,7 @@ class Estimator(abc.ABC):
     def _repr_html_(self) -> str:
         return estimator_html(self)
 
-    # -- to be said by each estimator
+    # -- for each estimator to define
 
     @property
     def _tolerance(self) -> float:
@@ -143,12 +149,14 @@ class Estimator(abc.ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path`."""
 
+    # -- checks
+
     @property
-    @abc.abstractmethod
     def _fitted_model(self) -> GPPriorVAE:
         """The fitted model, or NotFittedError."""
-
-    # -- checks
+        if not hasattr(self, "model_"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit() or load() first")
+        return self.model_
 
     def _check_settings(self) -> None:
         whole("seed", self.seed, 0, MAX_SEED)
@@ -158,7 +166,7 @@ class Estimator(abc.ABC):
             ("patience", 0, None),
             ("validate_every", 1, None),
         )
-        for name, least, most in [*optional, ("validate_every", 1, None)]:
+        for name, least, most in optional:
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), least, most)
         choice("network", self.network, NETWORKS)
@@ -176,7 +184,7 @@ class Estimator(abc.ABC):
         self._make_likelihood()
 
     def _make_likelihood(self) -> Likelihood:
-        """A likelihood for a new fit; one that was given is copied, so that the fit does not change it."""
+        """A likelihood for a new fit; a given one is copied, so that the fit does not change it."""
         if isinstance(self.likelihood, str) and self.likelihood == Gaussian.name:
             return ScaledGaussian() if self.pixel_var is None else Gaussian(self.pixel_var)
         return copy.deepcopy(make_likelihood(self.likelihood))
@@ -289,18 +297,18 @@ class Estimator(abc.ABC):
     def _answers(
         self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
     ) -> list[Tensor] | None:
-        """What the model says at a few training rows, given q(B); None when it cannot say anything yet."""
+        """Predictions at a few training rows, given q(B); None when the model cannot predict yet."""
         return None
 
     def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Samples) -> dict[str, Any]:
-        """What is trained: the settings with every open choice filled in, and the phases as they run."""
+        """The settings as trained, every open choice filled in, and the phases."""
         autoencoder = model.autoencoder
         network: tuple[str, int | None] = choose_network(self.network, samples.shape, self.width)
         if self.encoder is not None:
             network = "your own", None
         longest = max((phase.epochs for phase in phases), default=1)
         given = {name: value for name, value in settings_of(self).items() if name not in WRITES_PHASES}
-        given.pop("pixel_var")  # a number of the likelihood, if of anything
+        given.pop("pixel_var")  # part of the likelihood
         return given | {
             "latent_dim": model.prior.n_latents,
             "network": network[0],
@@ -315,9 +323,9 @@ class Estimator(abc.ABC):
         }
 
     def _keep(self, folder: RunFolder | None) -> None:
-        """Save a finished fit in its run folder; no process goes on before the file is there.
+        """Save a finished fit in its run folder; no process continues before the file exists.
 
-        A fit that was stopped because numbers were not finite is saved as it last was good, and raises here.
+        A fit that failed because numbers were not finite is saved in its last good state, and raises here.
         """
         if folder is not None:
             try:
@@ -327,6 +335,46 @@ class Estimator(abc.ABC):
                 folder.release()
         if self._stopped is not None:
             raise self._stopped
+
+    def _meta(self) -> dict[str, Any]:
+        """The metadata of every model file, as JSON values."""
+        return {
+            "kind": self.kind,
+            "given": settings_of(self),
+            "trained": self.resolved_,
+            "own": own_parts(self),
+            "shape": list(self.shape_),
+            "layout": self.layout_,
+            "names": self.sample_names_,
+            "history": self.history_,
+            "fit_seconds": self.fit_seconds_,
+            "skipped_steps": self.skipped_steps_,
+        }
+
+    @classmethod
+    def _opened(
+        cls: type[Self], path: str | os.PathLike[str], again: dict[str, Any], device: str | None
+    ) -> tuple[Self, dict[str, Tensor], dict[str, Any]]:
+        """An estimator with the settings of a saved one, without its model; tensors and metadata of the file.
+
+        Args:
+            again: arguments of the constructor that may be given again, None if they were not.
+        """
+        find_device(device)
+        tensors, meta = load_model(path, cls.kind)
+        ask_again(meta["own"], again, path, "load()")
+        if again.get("likelihood") is not None:
+            check_same_likelihood(again["likelihood"], meta["trained"]["likelihood"])
+        given_again = {name: value for name, value in again.items() if value is not None}
+        with checked_content(model_file(path)):
+            check_settings_saved(cls, meta["given"], meta["trained"])
+            self = cls(**(arguments(meta["given"]) | given_again), device=device)
+            self._check_settings()
+            self.shape_, self.layout_, self.sample_names_ = tuple(meta["shape"]), meta["layout"], meta["names"]
+            self._sees_mask = meta["trained"]["encoder"] == MaskedEncoder.__name__
+            self.resolved_, self.history_ = meta["trained"], meta["history"]
+            self.fit_seconds_, self.skipped_steps_ = float(meta["fit_seconds"]), meta["skipped_steps"]
+        return self, tensors, meta
 
     def _data_facts(self, samples: Samples, rows: Rows) -> dict[str, Any]:
         codes = {
@@ -411,7 +459,7 @@ def tell_missing(samples: Samples) -> None:
 
 
 def _digests(config: dict[str, Any], samples: Samples) -> dict[str, str]:
-    """What processes that train together must have in common."""
+    """Digests of what all processes of a fit must have in common."""
     texts = {
         "settings": json.dumps([config["given"], config["trained"]], sort_keys=True, default=str),
         "table": json.dumps(config["data"]["columns"], sort_keys=True),

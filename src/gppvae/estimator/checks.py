@@ -1,14 +1,15 @@
-"""Settings that can be what they say: of the right type, and of a size that a computer can work with."""
+"""Checks of the type and range of settings."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+
+from gppvae.data.words import reason, shown
 
 MAX_EPOCHS = 10**8
 MAX_BATCH = 10**9
@@ -47,7 +48,7 @@ def instance(name: str, value: Any, kind: type, example: str) -> None:
 
 
 def find_device(name: str | torch.device | None) -> torch.device:
-    """The device of this name, which must be there; without a name the best one."""
+    """The device of this name, which must be available; the best one without a name."""
     if name is None:
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -55,7 +56,7 @@ def find_device(name: str | torch.device | None) -> torch.device:
     there = "this machine has " + ", ".join(_devices())
     try:
         device = torch.device(name)
-        torch.empty(1, device=device).sum().item()  # a name may be known and the device missing
+        torch.empty(1, device=device).sum().item()  # the name may be valid and the device missing
     except (RuntimeError, AssertionError, TypeError, NotImplementedError, ValueError):
         raise ValueError(f"expected a device that can compute, got {shown(name)}; {there}") from None
     return device
@@ -70,20 +71,11 @@ def _devices() -> list[str]:
 
 @contextlib.contextmanager
 def readable_algebra() -> Iterator[None]:
-    """A Cholesky factor that fails outside of training is one sentence; also a decorator."""
+    """Turn a Cholesky factor that fails outside of training into one clear ValueError; also a decorator."""
     try:
         yield
     except torch.linalg.LinAlgError as error:
-        reason = " ".join(str(error).split())
         raise ValueError(
-            f"a covariance of the fitted kernel is not positive definite at these rows ({reason}); "
+            f"a covariance of the fitted kernel is not positive definite at these rows ({reason(error)}); "
             "fit again with a kernel of larger jitter or with other columns"
         ) from None
-
-
-def shown(value: Any) -> str:
-    """A value as it may stand in a sentence: one line, not too long."""
-    if isinstance(value, int) and abs(value) > 10**60:
-        return f"a number of about {round(math.log10(2) * value.bit_length())} digits"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -110,20 +110,17 @@ def simple_answers(
     leaves = model.prior_.leaves()
     ids = [leaf for leaf in leaves if isinstance(leaf, IdLeaf)]
     objects = max(ids, key=lambda leaf: (isinstance(leaf, Learned), len(leaf.levels)), default=None)
-    numeric = next((leaf for leaf in leaves if isinstance(leaf, NumericLeaf) and _complete(leaf, table, wanted)), None)
     view = next((leaf for leaf in ids if objects is not None and leaf.column != objects.column), None)
-    same = np.ones((len(wanted), len(table)), dtype=bool)
-    if objects is not None:
-        same = wanted.ids(objects.column)[:, None] == table.ids(objects.column)[None, :]
-    everything = _spread(np.arange(len(table)))
-    yield "mean", _blend(samples, [(everything, np.ones(len(everything)))] * len(wanted))
-    if objects is not None:
-        own = [_spread(np.flatnonzero(row)) if row.any() else everything for row in same]
-        yield f"mean of the {objects.column}", _blend(samples, [(rows, np.ones(len(rows))) for rows in own])
-    if view is not None:
-        alike = wanted.ids(view.column)[:, None] == table.ids(view.column)[None, :]
-        rows_of = [_spread(np.flatnonzero(row)) if row.any() else everything for row in alike]
-        yield f"mean of the {view.column}", _blend(samples, [(rows, np.ones(len(rows))) for rows in rows_of])
+    everything = _even(_spread(np.arange(len(table))))
+    yield "mean", np.repeat(_blend(samples, [everything]), len(wanted), axis=0)
+    same = np.ones((len(wanted), len(table)), dtype=bool)  # (wanted, training): rows of the same object
+    for leaf in (objects, view):
+        if leaf is not None:
+            alike = wanted.ids(leaf.column)[:, None] == table.ids(leaf.column)[None, :]
+            rows = [_even(_spread(np.flatnonzero(row))) if row.any() else everything for row in alike]
+            yield f"mean of the {leaf.column}", _blend(samples, rows)
+            same = alike if leaf is objects else same
+    numeric = next((leaf for leaf in leaves if isinstance(leaf, NumericLeaf) and _complete(leaf, table, wanted)), None)
     if numeric is not None:
         names = numeric.columns_read
         period = numeric.period if isinstance(numeric, Periodic) else None
@@ -131,8 +128,7 @@ def simple_answers(
         spread = np.where(b.std(0) > 0, b.std(0), 1.0)
         distance = sum(np.square(view_distance(a[:, c], b[:, c], period) / spread[c]) for c in range(len(names)))
         distance = np.where(same, np.sqrt(distance), np.inf)
-        nearest = [np.array([row.argmin()]) for row in distance]
-        yield "nearest sample", _blend(samples, [(rows, np.ones(1)) for rows in nearest])
+        yield "nearest sample", _blend(samples, [_even(np.array([row.argmin()])) for row in distance])
         if len(names) == 1:
             pairs = [_neighbours(a[n, 0], b[:, 0], same[n], period) for n in range(len(wanted))]
             yield f"linear in {names[0]}", _blend(samples, pairs)
@@ -148,6 +144,11 @@ def _spread(rows: np.ndarray) -> np.ndarray:
     return rows[:: max(1, -(-len(rows) // MOST_AVERAGED))]
 
 
+def _even(rows: np.ndarray) -> Weights:
+    """These rows, all with the same weight."""
+    return rows, np.ones(len(rows))
+
+
 def _neighbours(at: float, values: np.ndarray, allowed: np.ndarray, period: float | None) -> Weights:
     """The nearest training rows below and above `at`, with the weights of a straight line; one alone at the ends."""
     rows = np.flatnonzero(allowed) if allowed.any() else np.arange(len(values))
@@ -156,7 +157,7 @@ def _neighbours(at: float, values: np.ndarray, allowed: np.ndarray, period: floa
         apart = apart - period * np.round(apart / period)
     below, above = rows[apart <= 0], rows[apart >= 0]
     if not len(below) or not len(above):
-        return np.array([rows[np.abs(apart).argmin()]]), np.ones(1)
+        return _even(np.array([rows[np.abs(apart).argmin()]]))
     lower, upper = apart[apart <= 0], apart[apart >= 0]
     i, j = lower.argmax(), upper.argmin()
     gap = upper[j] - lower[i]
@@ -166,18 +167,11 @@ def _neighbours(at: float, values: np.ndarray, allowed: np.ndarray, period: floa
 
 def _blend(samples: Samples, rows: list[Weights]) -> np.ndarray:
     """Weighted means of training samples, one per entry; values that are missing there do not count."""
-    found: list[np.ndarray] = []
-    last: tuple[Weights, np.ndarray] | None = None
-    for entry in rows:
-        if last is None or last[0] is not entry:
-            last = entry, _one_blend(samples, *entry)
-        found.append(last[1])
+    found = []
+    for index, weights in rows:
+        y, mask = samples.read(torch.from_numpy(index))
+        seen = np.ones(y.shape) if mask is None else mask.numpy().astype(np.float64)
+        weight = weights.reshape(-1, *(1 for _ in samples.shape)) * seen
+        total = weight.sum(0)
+        found.append((y.numpy() * weight).sum(0) / np.where(total > 0, total, 1.0))
     return np.stack(found)
-
-
-def _one_blend(samples: Samples, index: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    y, mask = samples.read(torch.from_numpy(index))
-    seen = np.ones(y.shape) if mask is None else mask.numpy().astype(np.float64)
-    weight = weights.reshape(-1, *(1 for _ in samples.shape)) * seen
-    total = weight.sum(0)
-    return (y.numpy() * weight).sum(0) / np.where(total > 0, total, 1.0)

@@ -1,4 +1,4 @@
-"""What a model has learned, in words: model files carry them, so that they can be shown without loading the model."""
+"""What a model has learned, in words: stored in model files, to be shown without loading the model."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
             rows.append((f"{of}no kernel", "what no column explains, variance 1"))
             continue
         parts = [part for part in group.kernel.modules() if isinstance(part, (Leaf, Scale))]
-        rows += [(of + _name(part), _learned(part) + kernel_label(model, part)) for part in parts]
+        rows += [
+            (of + _name(part), (learned_words(part) or "nothing to learn") + kernel_label(model, part))
+            for part in parts
+        ]
         rows.append((f"{of}latent noise", f"variance {float(group.alpha.detach()):.4g}{noise_label(model)}"))
     return rows
 
 
 def noise_label(model: GPPVAE) -> str:
-    """What is to be said of the latent noise unless it was learned: an inference may keep it, or see nothing of it."""
+    """A label for latent noise that was not learned: an inference may fix it, or not identify it."""
     trained = [phase["inference"] for phase in model.resolved_["phases"] if phase["lr"].get("noise", 0.0) > 0]
     if not trained:
         return " (fixed, not learned)"
@@ -42,13 +45,8 @@ def noise_label(model: GPPVAE) -> str:
     return " (not identified by this inference)" if len(blind) == len(trained) else ""
 
 
-def noise_learned(model: GPPVAE) -> bool:
-    """Whether the latent noise says something about the data, so that shares of variance may be made of it."""
-    return not noise_label(model)
-
-
 def kernel_label(model: GPPVAE, part: Leaf | Scale) -> str:
-    """What is to be said of a part of the kernel that has numbers of its own, unless they were learned."""
+    """A label for a part of the kernel whose parameters were not learned."""
     own = [parameter for parameter in part.parameters(recurse=isinstance(part, Leaf)) if parameter.numel()]
     if not own:
         return ""
@@ -68,7 +66,8 @@ def _name(part: Leaf | Scale) -> str:
     return part.text() if isinstance(part, Leaf) else f"factor before {part.kernel.text()}"
 
 
-def _learned(part: Leaf | Scale) -> str:
+def learned_words(part: Leaf | Scale) -> str:
+    """What a part of the kernel learned; empty where there is nothing to learn."""
     if isinstance(part, Scale):
         return f"{float(part.value.detach()):.4g}"
     if isinstance(part, Learned):
@@ -79,10 +78,10 @@ def _learned(part: Leaf | Scale) -> str:
         words += [f"alpha {_numbers(part.base.alpha)}"] if hasattr(part.base, "alpha") else []
         return ", ".join([*words, f"{part.rank} {'functions' if part.series else 'inducing points'}"])
     words = [f"{len(part.levels)} levels"] if isinstance(part, IdLeaf) else []
-    # Few parameters are shown as the class names them; a table of many says nothing here.
+    # Only small parameters are shown, under their names in the class.
     words += [f"{name} {_numbers(p)}" for name, p in part.named_parameters() if p.numel() <= MAX_NUMBERS]
     words += [f"{part.rank} inducing points"] if isinstance(part, InducingLeaf) else []
-    return ", ".join(words) or "nothing to learn"
+    return ", ".join(words)
 
 
 def _numbers(values: Any) -> str:

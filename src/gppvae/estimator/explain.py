@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,6 @@ MAX_PLACES = 400
 TOGETHER = "together"  # what the columns of a product do beyond what each does on average
 CHUNK = 256  # samples decoded at a time
 LEAST_VARIANCE = 1e-10  # of a value, relative to the largest: below it nothing varies
-
-Decode = Callable[[Tensor], Tensor]
 
 
 def explain(

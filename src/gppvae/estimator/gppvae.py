@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -19,16 +19,15 @@ from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.header import checked_content
 from gppvae.data.named import framed, samples_from
+from gppvae.data.run_files import model_file
 from gppvae.data.table import Rows, Table
-from gppvae.estimator.base import NotFittedError
+from gppvae.data.words import shown
 from gppvae.estimator.checks import (
     MAX_BATCH,
     MAX_EPOCHS,
     MAX_WIDTH,
-    find_device,
     number,
     readable_algebra,
-    shown,
     whole,
 )
 from gppvae.estimator.choices import PATIENCE, TOLERANCE
@@ -46,14 +45,10 @@ from gppvae.estimator.prediction import Calibration, Prediction, mean_and_std
 from gppvae.estimator.saving import (
     check_network_sizes,
     check_same_kernel,
-    check_same_likelihood,
-    check_settings_saved,
     check_value_noise,
     close_dims,
     kernel_extras,
-    load_model,
     load_weights,
-    model_file,
     probe_table,
     restore_kernels,
     save_model,
@@ -65,8 +60,6 @@ from gppvae.estimator.settings import (
     ask_again,
     group_texts,
     latent_groups,
-    own_parts,
-    settings_of,
 )
 from gppvae.estimator.showing import Showing
 from gppvae.estimator.validation import known_rows, same_length, validator
@@ -85,9 +78,8 @@ from gppvae.models.predict import (
     refined_reconstruction,
     row_chunks,
 )
-from gppvae.models.refine import Normal, normal_at
+from gppvae.models.refine import normal_at, typical
 from gppvae.models.remainders import Remainders
-from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.callbacks import Callback
@@ -96,8 +88,6 @@ from gppvae.training.folder import CONFIG, RunFolder, read_config
 from gppvae.training.phases import check_phases
 
 log = logging.getLogger("gppvae")
-CALIBRATION_ROWS, CALIBRATION_VALUES = 512, 2**21
-ENOUGH_PER_VALUE = 4  # held-out rows per value from which the covariance of their errors is taken
 VALUE_NOISE = "value_noise"
 ALPHAS = (1e-12, 1e6)
 KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
@@ -156,6 +146,8 @@ class GPPVAE(Showing, Measuring):
         >>> model.encode(samples).shape
         (36, 2)
     """
+
+    kind: ClassVar[str] = "gppvae"
 
     kernel: KernelOrGroups
     latent_dim: int | None = None
@@ -336,13 +328,13 @@ class GPPVAE(Showing, Measuring):
     def _checked(self) -> Groups:
         """The groups of latents of a fit, with every setting checked."""
         self._check_settings()
-        self._check_numbers()
         groups = latent_groups(self.kernel, self.latent_dim)
         if not self._chooses:
             check_phases(self._phases(unexplained=any(kernel is None for kernel, _ in groups)))
         return groups
 
-    def _check_numbers(self) -> None:
+    def _check_settings(self) -> None:
+        super()._check_settings()
         Budget(self.schedule)  # refuses a schedule that there is not, even where "auto" needs none
         if self.alpha is not None:
             number("alpha", self.alpha, *ALPHAS, "0.1")
@@ -379,21 +371,6 @@ class GPPVAE(Showing, Measuring):
         return super()._resolve(model, phases, samples) | chosen
 
     # -- asking
-
-    @property
-    def _fitted(self) -> tuple[GPPriorVAE, LatentPosterior]:
-        if not hasattr(self, "model_"):
-            raise NotFittedError("this GPPVAE is not fitted yet; call fit() or load() first")
-        return self.model_, self.posterior_
-
-    @property
-    def _fitted_model(self) -> GPPriorVAE:
-        return self._fitted[0]
-
-    @property
-    def prior_(self) -> LatentPrior:
-        """The fitted prior: kernels and latent noise of every group of latents."""
-        return self._fitted_model.prior
 
     @property
     def kernel_(self) -> Kernel | list[Kernel | None]:
@@ -545,11 +522,10 @@ class GPPVAE(Showing, Measuring):
             same_length(data, Table(table))
             rows = model.prior.code(Table(table))
         epoch = Epoch(data, rows, self._rows_per_batch, None, self._torch_device())
-        typical = model.prior.typical_mean, model.prior.typical_cov
         with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, data.layout_in)) as arrays:
             for batch in epoch:
-                anywhere = Normal(*(part.expand(len(batch), *part.shape) for part in typical))
-                before = anywhere if table is None else normal_at(model, weights, batch.rows)
+                known = table is not None
+                before = normal_at(model, weights, batch.rows) if known else typical(model.prior, len(batch))
                 arrays.put(mean=to_input_layout(refined_reconstruction(model, batch, before), data.layout_in))
         return framed(arrays["mean"], self.sample_names_, samples)
 
@@ -599,20 +575,10 @@ class GPPVAE(Showing, Measuring):
         if self.value_noise_ is not None:
             tensors |= {VALUE_NOISE: self.value_noise_}
         tensors |= with_prefix("remainders", self.remainders_.tensors())
-        meta = {
-            "kind": "gppvae",
-            "given": settings_of(self),
-            "trained": self.resolved_,
-            "own": own_parts(self),
-            "shape": list(self.shape_),
-            "layout": self.layout_,
-            "names": self.sample_names_,
+        meta = self._meta() | {
             "frames": self.frames_,
             "described": described(self),
             "kernel": kernel_extras(model.prior),
-            "history": self.history_,
-            "fit_seconds": self.fit_seconds_,
-            "skipped_steps": self.skipped_steps_,
             "remainders": self.remainders_.to_json(),
             "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
             "comparison": None if self.comparison_ is None else self.comparison_.to_json(),
@@ -639,26 +605,13 @@ class GPPVAE(Showing, Measuring):
             likelihood: likewise; one of the package's own with a network in it is needed for score() only.
             device: as in GPPVAE.
         """
-        find_device(device)
-        tensors, meta = load_model(path, "gppvae")
-        given, trained = meta["given"], meta["trained"]
-        own = {"kernel": kernel, "encoder": encoder, "decoder": decoder, "likelihood": likelihood}
-        ask_again(meta["own"], own, path, "load()")
-        if likelihood is not None:
-            check_same_likelihood(likelihood, trained["likelihood"])
-        given_again = {name: value for name, value in own.items() if value is not None}
-        file, state = model_file(path), under("model", tensors)
+        again = {"kernel": kernel, "encoder": encoder, "decoder": decoder, "likelihood": likelihood}
+        self, tensors, meta = cls._opened(path, again, device)
+        file, state, trained = model_file(path), under("model", tensors), self.resolved_
         with checked_content(file):
-            check_settings_saved(cls, given, trained)
-            self = cls(**(arguments(given) | given_again), device=device)
-            self._check_settings()
-            self._check_numbers()
             groups = latent_groups(trained["kernel"] if kernel is None else kernel, trained["latent_dim"])
-            self.shape_, self.layout_ = tuple(meta["shape"]), meta["layout"]
             whole("batch_size", trained["batch_size"], 1, MAX_BATCH)
-            self._chosen_batch = trained["batch_size"]
-            self.sample_names_, self.frames_ = meta["names"], meta["frames"]
-            self._sees_mask = trained["encoder"] == MaskedEncoder.__name__
+            self._chosen_batch, self.frames_ = trained["batch_size"], meta["frames"]
             prior = LatentPrior(groups)
             close_dims(prior, under("prior", state))
             check_same_kernel(groups, trained["kernel"], path)
@@ -676,10 +629,8 @@ class GPPVAE(Showing, Measuring):
             self.remainders_ = Remainders.from_saved(meta["remainders"], kept, self.shape_)
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
             self.comparison_ = None if meta["comparison"] is None else Comparison.from_json(meta["comparison"])
-            self.history_, self.fit_seconds_ = meta["history"], float(meta["fit_seconds"])
             self.value_noise_ = check_value_noise(tensors.get(VALUE_NOISE), self.shape_)
             self.trust_ = Trust.from_json(meta["trust"])
-            self.resolved_, self.skipped_steps_ = trained, meta["skipped_steps"]
             self._check_answers(None if "kernel" in meta["own"] else probe_table(prior))
         return self
 
@@ -687,8 +638,10 @@ class GPPVAE(Showing, Measuring):
         """Raise ValueError unless the model answers with finite numbers."""
         model, weights = self._fitted
         probe = torch.zeros(1, *self.shape_, device=self._torch_device())
+        autoencoder = model.autoencoder
         with torch.no_grad():
-            answers = [model.autoencoder.reconstruct(probe), *self._noise_variances(probe)]
+            out = autoencoder.decode(autoencoder.encode(probe)[0])
+            answers = [autoencoder.reconstruct(probe), autoencoder.likelihood.variance(out)]
         if table is not None and len(table):
             answers += self._answers(model, model.prior.code(table), probe, None, weights) or []
             drawn = self.predict(table, n_samples=2, include_noise=True)

@@ -1,10 +1,9 @@
-"""impute: what is missing in samples, given their rows and what was observed of them."""
+"""impute: the missing values of samples, given their rows and observed values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,10 +13,11 @@ from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.outputs import Folder, Outputs
-from gppvae.inference.row_latents import STEPS, Observed, RowLatents, slopes_of
+from gppvae.inference.row_latents import STEPS, Observed, RowLatents
 from gppvae.inference.trust import Trust, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.value_noise import MAX_VALUES, noise_covariance, rows_enough
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
+from gppvae.models.forward import slopes
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import latents_at
 from gppvae.prior.posterior import LatentPosterior
@@ -90,7 +90,7 @@ class Imputer:
 
     @torch.no_grad()
     def trust(self, epoch: Epoch, generator: torch.Generator, sides: bool, most: int = TRIED_NUMBERS) -> Trust | None:
-        """How far observed values are to be trusted, measured on some of these samples; None where they cannot tell.
+        """The weight of observed values, measured on some of these samples; None if they cannot tell.
 
         Args:
             sides: hide a side of each sample, else what another sample misses.  most: slopes that may be computed.
@@ -113,7 +113,7 @@ class Imputer:
         found = choose_trust(
             [self.latents(t.visible, steps=0).linearised(t.row, t.y, t.hidden, columns) for t in tries]
         )
-        # The decoder is not linear: what does not help in earnest is left.
+        # The decoder is not linear: a weight that does not help there is dropped.
         return found if found is None or self._helps(found, tries) else replace(found, weight=0.0)
 
     def _tries(self, epoch: Epoch, picked: Tensor, y: Tensor, mask: Tensor, hidden: Tensor) -> Iterator[Try]:
@@ -142,9 +142,10 @@ class Imputer:
         device = next(self.model.autoencoder.parameters()).device
         epoch = Epoch(data, rows, self.rows_at_once(data.shape), None, device)
         shape = (len(data), *to_input_layout(np.empty((0, *data.shape)), data.layout_in).shape[1:])
-        with Outputs(out, ("mean", "std"), shape) as arrays, self._draws_out(out, n_samples, shape) as drawn:
+        of_draws = ("draws",) if n_samples else (), (shape[0], n_samples, *shape[1:])
+        with Outputs(out, ("mean", "std"), shape) as arrays, Outputs(out, *of_draws) as drawn:
             trust = self.trust(epoch, generator, sides=False) or self.usual
-            # Stretched draws of counts would be no counts.
+            # Scaled draws of counts would not be counts.
             spread = trust.spread if isinstance(self.likelihood, (Gaussian, ScaledGaussian)) else 1.0
             for batch in epoch:
                 mask = batch.mask
@@ -163,11 +164,6 @@ class Imputer:
                     drawn.put(draws=torch.stack(kept, dim=1))
         draws_first = np.moveaxis(drawn["draws"], 1, 0) if n_samples else None
         return Imputation(arrays["mean"], arrays["std"], draws_first)
-
-    @staticmethod
-    def _draws_out(out: Folder, n_samples: int, shape: tuple[int, ...]) -> Outputs:
-        names = ("draws",) if n_samples else ()
-        return Outputs(None if out is None else Path(out), names, (shape[0], n_samples, *shape[1:]))
 
 
 @torch.no_grad()
@@ -191,7 +187,7 @@ def learn_value_noise(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch,
     gp, unit = model.prior.to_gp, model.prior.to_gp(likelihood.unit)
     errors = gp(y.to(epoch.device) - likelihood.mean(autoencoder.decode(z))) / unit
     seen = torch.ones_like(errors, dtype=torch.bool) if mask is None else mask.to(errors.device)
-    slopes = gp(slopes_of(lambda at: likelihood.mean(autoencoder.decode(at)), z, autoencoder)) / unit
+    steep = gp(slopes(lambda at: likelihood.mean(autoencoder.decode(at)), autoencoder.for_decoder(z))) / unit
     var = latents.var + latents.noise if held_out else torch.zeros_like(latents.var)
-    found = noise_covariance(errors, seen, slopes, var)
+    found = noise_covariance(errors, seen, steep, var)
     return found * unit * unit.unsqueeze(1) if unit.ndim else found * unit.square()

@@ -19,6 +19,7 @@ from gppvae.data.arrays import Samples, from_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.header import checked_content
 from gppvae.data.table import Rows, Table
+from gppvae.data.words import reason
 from gppvae.estimator.base import Estimator
 from gppvae.estimator.comparison import Comparison, compare
 from gppvae.estimator.impute import TRIED_IN_FIT, Imputer, learn_value_noise
@@ -45,7 +46,7 @@ log = logging.getLogger("gppvae")
 
 @contextlib.contextmanager
 def releasing(folder: RunFolder | None) -> Iterator[None]:
-    """Give the run folder free when something fails, so that the same process can try again."""
+    """Release the run folder on failure, so that the same process can try again."""
     try:
         yield
     except BaseException:
@@ -65,14 +66,14 @@ class Measuring(Estimator):
     trust_: Trust
 
     @property
-    @abc.abstractmethod
     def _fitted(self) -> tuple[GPPriorVAE, LatentPosterior]:
         """Networks and prior, and q(B)."""
+        return self._fitted_model, self.posterior_
 
     @property
-    @abc.abstractmethod
     def prior_(self) -> LatentPrior:
-        """The fitted prior."""
+        """The fitted prior: kernels and latent noise of every group of latents."""
+        return self._fitted_model.prior
 
     @abc.abstractmethod
     def predict(
@@ -147,9 +148,7 @@ class Measuring(Estimator):
         try:
             return laplace_posterior(*self._fitted, epoch)
         except torch.linalg.LinAlgError as error:  # a fit that took hours is kept
-            log.warning(
-                "variances are those of training, since sites are not finite (%s)", " ".join(str(error).split())
-            )
+            log.warning("variances are those of training, since sites are not finite (%s)", reason(error))
             return self.posterior_
 
     @torch.no_grad()
@@ -167,10 +166,10 @@ class Measuring(Estimator):
         return found
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
-        """Measure how large errors are where draws spread little or much; `include_noise` then says so.
+        """Measure the size of errors as a function of the spread of draws, for `include_noise`.
 
-        Give rows that were not trained on, like those to be predicted: errors at training rows are smaller.
-        At most 512 rows are used. Only the Gaussian likelihood is calibrated; others know their noise.
+        Give held-out rows, like those to be predicted: errors at training rows are smaller. At most 512 rows are used.
+        Only the Gaussian likelihood is calibrated; others model their own noise.
         """
         found = self._calibration(samples, table, n_samples)
         self.calibration_ = self.calibration_ if found is None else found
@@ -178,7 +177,7 @@ class Measuring(Estimator):
     def _calibration(
         self, samples: Any, table: Any, n_samples: int = 32, trained_on: bool = False
     ) -> Calibration | None:
-        """Errors at rows by the spread of draws; None for likelihoods that know their noise."""
+        """Errors at rows by the spread of draws; None for likelihoods that model their own noise."""
         if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
             return None
         data, rows_table = samples if isinstance(samples, Samples) else self._samples(samples), Table(table)
@@ -193,7 +192,7 @@ class Measuring(Estimator):
 
     @torch.no_grad()
     def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:
-        """Keep what samples of added ids differ by from their prediction, to carry it over to their other rows."""
+        """Keep the errors of predictions at samples of added ids, to carry them over to their other rows."""
         if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
             return
         prior, rows, errors = self.prior_, self.prior_.code(table), []
@@ -237,7 +236,3 @@ class Measuring(Estimator):
             return None
         z = latents_at(model, weights, rows)
         return [*weights.tensors().values(), z.var + z.noise, decode_mean(model, weights, rows)]
-
-    def _noise_variances(self, probe: Tensor) -> list[Tensor]:
-        autoencoder = self._autoencoder
-        return [autoencoder.likelihood.variance(autoencoder.decode(autoencoder.encode(probe)[0]))]

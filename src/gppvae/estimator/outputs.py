@@ -18,10 +18,10 @@ Folder = str | os.PathLike[str] | None
 
 
 class Outputs:
-    """Named arrays of N rows, filled from the top; files take their names only when they are whole.
+    """Named arrays of N rows, filled from the top; files get their names only when they are complete.
 
     Args:
-        out: folder for name.npy, made if need be; None keeps the arrays in memory.
+        out: folder for name.npy, created if missing; None keeps the arrays in memory.
         names: of the arrays.  shape: of each, N first.  dtype: of each.
     """
 
@@ -54,7 +54,7 @@ class Outputs:
 
     @contextlib.contextmanager
     def _writing(self, name: str) -> Iterator[None]:
-        """Say which file could not be written, and leave nothing of it."""
+        """Name the file that could not be written, and remove all unfinished files."""
         assert self.folder is not None
         try:
             yield
@@ -71,7 +71,7 @@ class Outputs:
             if self.folder is None:
                 self.arrays[name][self.filled : self.filled + len(rows)] = rows
             else:
-                # Appended and not mapped: pages of a map that was written to would count as memory in use.
+                # Appended and not mapped: written pages of a map would count as memory in use.
                 with self._writing(name), open(self._unfinished(name), "ab") as file:
                     file.write(np.ascontiguousarray(rows, dtype=self.dtype).tobytes())
         self.filled += len(rows)

@@ -87,9 +87,9 @@ class Calibration:
 
     Attributes:
         spread: increasing grid of the draws' standard deviation.  error: standard deviation of the errors there.
-        factor: what a channel's (or value's) errors are larger by than those of all, (C,) or (1,).
+        factor: of the errors of a channel (or value) relative to all, (C,) or (1,).
         error_var: mean squared error over all values.
-        trained_on: whether the rows were trained on. Their errors are too small, so that no total is below the spread.
+        trained_on: whether the rows were trained on. Their errors are too small, so no total is below the spread.
     """
 
     spread: np.ndarray
@@ -101,7 +101,7 @@ class Calibration:
     def total_std(self, std: np.ndarray) -> np.ndarray:
         """Standard deviation of a new sample where the draws spread by `std`, (N, C, ...).
 
-        Beyond the spreads that were measured it grows by what the draws spread more.
+        Beyond the measured spreads it grows with the spread of the draws.
         """
         total = self._curve(std)
         total = np.sqrt(total**2 + np.maximum(std.astype(np.float64) ** 2 - self.spread[-1] ** 2, 0.0))
@@ -146,7 +146,7 @@ def gaussian_width(distance: np.ndarray) -> np.ndarray:
 
 
 def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.ndarray | float = 1.0) -> Calibration:
-    """Measure errors in bins of equal count of the predicted spread, then what each channel's are larger by.
+    """Measure errors in bins of the predicted spread, of equal count, then a factor for each channel.
 
     The curve is made monotone. Factors of channels with few values are drawn towards 1.
 
@@ -163,7 +163,7 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.nd
     error, spread = whole[seen], wide[seen]
     bins = np.array_split(np.argsort(spread, kind="stable"), max(1, min(BINS, error.size // LEAST_PER_BIN)))
     centres = np.array([np.log(spread[members]).mean() for members in bins])
-    # Bins with the same spread are pooled: how their values were divided says nothing about errors.
+    # Bins with the same spread are pooled: the division of their values was arbitrary.
     distinct, group = np.unique(centres.round(6), return_inverse=True)
     pooled = [np.concatenate([bins[n] for n in np.flatnonzero(group == g)]) for g in range(len(distinct))]
     widths = np.array([gaussian_width(error[members]) for members in pooled])
@@ -173,7 +173,7 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.nd
 
 
 def _channel_factors(distance: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """What the errors of each channel are larger by than the curve says, (C,)."""
+    """Size of the errors of each channel relative to the curve, (C,)."""
     n_channels = distance.shape[1]
     by_channel = [np.moveaxis(x, 1, 0).reshape(n_channels, -1) for x in (distance, seen)]
     counts = by_channel[1].sum(axis=1)

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from gppvae.data.header import MismatchError, checked_content
+from gppvae.data.run_files import MODEL, finished_model
 from gppvae.data.table import Table
-from gppvae.estimator.checks import number, shown, whole
+from gppvae.data.words import shown
+from gppvae.estimator.checks import number, whole
 from gppvae.estimator.settings import WRITES_PHASES, Groups, group_texts
 from gppvae.inference.phase import Phase
 from gppvae.kernels import IdLeaf, Learned, Linear
@@ -24,20 +26,14 @@ from gppvae.nets.build import build_networks
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.checkpoint import check_finite, read_tensors, under, write_tensors
 from gppvae.training.distributed import first_process
-from gppvae.training.folder import CHECKPOINT, MODEL, provenance
+from gppvae.training.folder import provenance
 
 MAX_VALUES = 2**31  # of one sample
 PROBES = 64  # rows at which a loaded model must answer with finite numbers
 
 
-def model_file(path: str | os.PathLike[str]) -> Path:
-    """The model file of a folder, or the file itself."""
-    folder = Path(path)
-    return folder / MODEL if folder.is_dir() else folder
-
-
 def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Write model.safetensors into the folder `path`, made if need be; of several processes the first one does."""
+    """Write model.safetensors into the folder `path`, created if missing; only the first process writes."""
     if not first_process():
         return
     folder = Path(path)
@@ -47,10 +43,7 @@ def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: d
 
 def load_model(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and settings of a saved model of this kind ("gppvae" or "vae")."""
-    folder = Path(path)
-    file = model_file(path)
-    if folder.is_dir() and not file.exists() and (folder / CHECKPOINT).exists():
-        raise ValueError(f"{folder} holds a run that is not finished; run the same fit again to continue it")
+    file = finished_model(path)
     tensors, meta = read_tensors(file)
     if meta.get("kind") != kind:
         raise ValueError(
@@ -62,7 +55,7 @@ def load_model(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tenso
 
 
 def _check_meta(meta: dict[str, Any]) -> None:
-    """Raise ValueError where a model file says of itself what cannot be."""
+    """Raise ValueError if the metadata of a model file are invalid."""
     shape, layout = meta["shape"], meta["layout"]
     for size in shape:
         whole("a size in shape", size, 1)
@@ -87,14 +80,9 @@ def _check_meta(meta: dict[str, Any]) -> None:
             raise ValueError(f"a phase is {shown(phase)}")
     if not isinstance(meta["trained"]["likelihood"], dict):
         raise ValueError("the likelihood is no object")
-    if not isinstance(meta["own"], dict):
-        raise ValueError(f"own is {shown(meta['own'])}")
-    own = meta.get("own_kernels", [])
-    if not isinstance(own, list) or not all(isinstance(name, str) for name in own):
-        raise ValueError(f"own_kernels is {shown(own)}")
     _check_history(meta["history"])
-    number("fit_seconds", meta.get("fit_seconds", 0.0), 0.0, 1e12, "1")
-    whole("skipped_steps", meta.get("skipped_steps", 0), 0)
+    number("fit_seconds", meta["fit_seconds"], 0.0, 1e12, "1")
+    whole("skipped_steps", meta["skipped_steps"], 0)
 
 
 def _check_history(history: Any) -> None:
@@ -110,7 +98,7 @@ def _check_history(history: Any) -> None:
 
 
 def check_settings_saved(estimator: type, given: dict[str, Any], trained: dict[str, Any]) -> None:
-    """Raise ValueError unless all settings are there: one that is missing would silently be the default."""
+    """Raise ValueError unless all settings are present: a missing one would silently be the default."""
     names = {item.name for item in fields(estimator)} - {"device"}
     wanted = names - set(WRITES_PHASES) if given.get("phases") else names  # explicit phases say all of that
     if set(given) != wanted:
@@ -139,7 +127,7 @@ def check_network_sizes(estimator: Any, n_latents: int, tensors: dict[str, Tenso
 
 
 def probe_table(prior: LatentPrior) -> Table | None:
-    """Rows that the kernels know, to try a loaded model at; None where a kernel of the user's own reads numbers."""
+    """Rows that the kernels know, to test a loaded model; None if a kernel of the user's own reads numbers."""
     columns: dict[str, list[Any]] = {}
     for leaf in prior.leaves():
         if isinstance(leaf, IdLeaf):
@@ -191,7 +179,7 @@ def check_same_kernel(given: Groups, saved: list[list[Any]], path: Any) -> None:
 
 
 def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any) -> None:
-    """load_state_dict with one sentence instead of a list of keys when the networks do not fit."""
+    """load_state_dict with one clear error instead of a list of keys if the networks do not match."""
     own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     saved = {name: tuple(value.shape) for name, value in tensors.items()}
     if own != saved:

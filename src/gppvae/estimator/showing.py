@@ -1,6 +1,6 @@
 """Figures and report of a fitted model as its methods.
 
-They are drawn in gppvae.report, above the estimators, which is loaded only when one of them is asked for.
+They are drawn in gppvae.report, above the estimators, which is loaded only when one of them is called.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Part = tuple[Any, Any]
 
 
 def _drawing(module: str) -> Any:
-    """A module of gppvae.report. By name: no estimator depends on its own report."""
+    """A module of gppvae.report, imported by name: estimators do not depend on reports."""
     return importlib.import_module(f"gppvae.report.{module}")
 
 

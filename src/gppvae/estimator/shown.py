@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
+
+from gppvae.data.png import png_uri
 
 if TYPE_CHECKING:
     from gppvae.estimator.base import Estimator
@@ -97,7 +96,4 @@ def _pictures(samples: np.ndarray) -> np.ndarray | None:
 
 def _img(picture: np.ndarray, low: float, high: float) -> str:
     pixels = np.rint(255 * np.clip((picture - low) / ((high - low) or 1.0), 0.0, 1.0)).astype(np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, format="PNG")
-    uri = base64.b64encode(out.getvalue()).decode("ascii")
-    return f'<img src="data:image/png;base64,{uri}" width="96" alt="" style="image-rendering:pixelated">'
+    return f'<img src="{png_uri(pixels)}" width="96" alt="" style="image-rendering:pixelated">'

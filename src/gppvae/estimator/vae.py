@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,25 +14,17 @@ from torch import Tensor, nn
 from gppvae.data.arrays import to_input_layout
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.header import checked_content
+from gppvae.data.run_files import model_file
 from gppvae.data.table import Rows
-from gppvae.estimator.base import Estimator, NotFittedError
-from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, find_device, number, whole
-from gppvae.estimator.saving import (
-    check_network_sizes,
-    check_same_likelihood,
-    check_settings_saved,
-    load_model,
-    load_weights,
-    model_file,
-    save_model,
-)
-from gppvae.estimator.settings import LATENTS, arguments, ask_again, own_parts, settings_of
+from gppvae.estimator.base import Estimator
+from gppvae.estimator.checks import MAX_EPOCHS, MAX_WIDTH, number, whole
+from gppvae.estimator.saving import check_network_sizes, load_weights, save_model
+from gppvae.estimator.settings import LATENTS
 from gppvae.estimator.validation import elbo
 from gppvae.inference import Inference
 from gppvae.inference.phase import MAX_RATE, Phase
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.nets.masked import MaskedEncoder
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.callbacks import Callback
@@ -56,6 +48,8 @@ class VAE(Estimator):
         >>> model.encode(samples).shape, model.sample(3).shape
         ((40, 2), (3, 6))
     """
+
+    kind: ClassVar[str] = "vae"
 
     latent_dim: int = LATENTS
     _: KW_ONLY
@@ -83,7 +77,6 @@ class VAE(Estimator):
             checkpoint_seconds: least time between checkpoints.  callbacks: as in GPPVAE.fit.
         """
         self._check_settings()
-        self._check_numbers()
         data = self._training_samples(samples)
         self.shape_ = data.shape
         model = self._build(data.shape)
@@ -103,7 +96,8 @@ class VAE(Estimator):
         self._keep(folder)
         return self
 
-    def _check_numbers(self) -> None:
+    def _check_settings(self) -> None:
+        super()._check_settings()
         whole("epochs", self.epochs, 0, MAX_EPOCHS)
         whole("latent_dim", self.latent_dim, 1, MAX_WIDTH)
         number("lr", self.lr, 0.0, MAX_RATE, "0.001")
@@ -119,12 +113,6 @@ class VAE(Estimator):
     def _build(self, shape: tuple[int, ...]) -> GPPriorVAE:
         prior = LatentPrior([(None, self.latent_dim)]).to(self._gp_device())
         return GPPriorVAE(self._build_autoencoder(shape, self.latent_dim), prior)
-
-    @property
-    def _fitted_model(self) -> GPPriorVAE:
-        if not hasattr(self, "model_"):
-            raise NotFittedError("this VAE is not fitted yet; call fit() or load() first")
-        return self.model_
 
     def score(self, samples: Any, y: Any = None) -> float:
         """Mean evidence lower bound per sample, in nats; higher is better."""
@@ -158,17 +146,7 @@ class VAE(Estimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path`."""
-        meta = {
-            "kind": "vae",
-            "given": settings_of(self),
-            "trained": self.resolved_,
-            "own": own_parts(self),
-            "shape": list(self.shape_),
-            "layout": self.layout_,
-            "names": self.sample_names_,
-            "history": self.history_,
-        }
-        save_model(path, with_prefix("model", self._fitted_model.state_dict()), meta)
+        save_model(path, with_prefix("model", self._fitted_model.state_dict()), self._meta())
 
     @classmethod
     def load(
@@ -181,28 +159,16 @@ class VAE(Estimator):
         device: str | None = None,
     ) -> VAE:
         """A saved model; modules of your own must be given again (those of a `likelihood` only for score())."""
-        find_device(device)
-        tensors, meta = load_model(path, "vae")
-        given, trained = meta["given"], meta["trained"]
-        own = {"encoder": encoder, "decoder": decoder, "likelihood": likelihood}
-        ask_again(meta["own"], own, path, "load()")
-        if likelihood is not None:
-            check_same_likelihood(likelihood, trained["likelihood"])
-        given_again = {name: value for name, value in own.items() if value is not None}
+        again = {"encoder": encoder, "decoder": decoder, "likelihood": likelihood}
+        self, tensors, _ = cls._opened(path, again, device)
         file, state = model_file(path), under("model", tensors)
-        with checked_content(file):
-            check_settings_saved(cls, given, trained)
-            self = cls(**(arguments(given) | given_again), device=device)
-            self._check_settings()
-            self._check_numbers()
-            self.shape_, self.layout_, self.sample_names_ = tuple(meta["shape"]), meta["layout"], meta["names"]
-            self._sees_mask = trained["encoder"] == MaskedEncoder.__name__
-            if encoder is None:
+        if encoder is None:
+            with checked_content(file):
                 check_network_sizes(self, self.latent_dim, state)
         model = self._build(self.shape_)
         with checked_content(file):
             load_weights(model, state, path)
-            self.model_, self.history_, self.resolved_ = model, meta["history"], trained
+            self.model_ = model
             if not self._answers(model, Rows({}, 1), torch.zeros(1, *self.shape_), None, None)[0].isfinite().all():
                 raise ValueError("its reconstructions are not finite")
         return self

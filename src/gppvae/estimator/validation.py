@@ -35,7 +35,7 @@ def known_rows(prior: LatentPrior, table: Table) -> Rows | None:
 
 
 def validator(model: GPPriorVAE, data: Samples, table: Table, batch_size: int, device: torch.device) -> Validate:
-    """What the inference is validated by: errors of predictions where all ids are known, else of reconstructions.
+    """The validation of an inference: errors of predictions if all ids are known, else of reconstructions.
 
     Squared errors, or the deviance of counts, each sample at its own size.
     """

@@ -1,4 +1,4 @@
-"""What the page asks and what it gets: one method per question, values in, JSON or packed arrays out."""
+"""Requests of the page and their answers: one method per question, values in, JSON or packed arrays out."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 import torch
 
 from gppvae import __version__
+from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
+from gppvae.estimator.described import kernel_text
 from gppvae.explore import latents, objects, terms
 from gppvae.explore.columns import check_row, numbers_in
 from gppvae.explore.live import Live
 from gppvae.explore.sources import PREDICTED, Cells, Source
 from gppvae.explore.wire import pack
 from gppvae.likelihoods.counts import COUNTS
-from gppvae.report.describe import kernel_text
 from gppvae.report.images import is_image, shade_range
 
 SHADED = 64  # cells whose predictions set the range of shades
@@ -33,7 +34,7 @@ class Answers:
 
     Args:
         model: fitted.  source: its data, as far as given.  title: of the page.
-        folder: of the run, as it stands in the Python lines.
+        folder: of the run, as written in the Python code that the page shows.
     """
 
     def __init__(self, model: GPPVAE, source: Source, title: str, folder: str) -> None:
@@ -46,7 +47,7 @@ class Answers:
     # -- questions
 
     def meta(self) -> dict[str, Any]:
-        """Everything that does not change while the page is open, but for objects that are added."""
+        """Everything that stays the same while the page is open, except for added objects."""
         model = self.live.model
         return {
             "title": self.title,
@@ -97,7 +98,7 @@ class Answers:
         return pack(facts, arrays)
 
     def colour(self, asked: Any) -> bytes:
-        """Error or uncertainty of some rows: cells by their numbers, or rows that are in no table."""
+        """Error or uncertainty of some rows: cells by number, or rows outside the table."""
         kind = asked.get("kind")
         if kind not in COLOURS:
             raise ValueError(f"expected one of {', '.join(COLOURS)}, got {kind!r:.60}")
@@ -124,7 +125,7 @@ class Answers:
         return pack(facts, {"places": places})
 
     def path(self, asked: Any) -> bytes:
-        """The way of one row through a column of numbers, and the row itself."""
+        """The path of one row along a numeric column, and the row itself."""
         row = check_row(self.cells.columns, asked.get("row"))
         off = terms.check_off(self.live.model.prior_, asked.get("off", []))
         directions = self._directions()[0]
@@ -140,12 +141,12 @@ class Answers:
         """The covariance of one leaf, with labels."""
         leaves = self.live.model.prior_.leaves()
         number = _whole(asked, "leaf", len(leaves) - 1)
-        with self.live.lock, torch.no_grad():
+        with self.live.lock:
             found = terms.covariance_of(leaves[number], self.cells.columns)
         return pack({"labels": found["labels"]}, {"matrix": found["matrix"]})
 
     def add(self, asked: Any) -> dict[str, Any]:
-        """Learn an object from files, and answer as `meta` does."""
+        """Learn an object from files; the answer is that of `meta`."""
         model = self.live.model
         if is_image(model.shape_) and self._shades != [0.0, 1.0]:
             low, high = self._shades
@@ -166,7 +167,7 @@ class Answers:
         model, prior = self.live.model, self.live.model.prior_
         leaves = prior.leaves()
         with self.live.lock, torch.no_grad():
-            numbers = latents.spread(len(self.cells.table), SHARE_ROWS)
+            numbers = evenly(len(self.cells.table), SHARE_ROWS)
             found = terms.shares(prior, model.posterior_, self.live.rows(self.cells.rows(numbers)))
             every = terms.terms_of(prior)
             return [
@@ -194,7 +195,7 @@ class Answers:
             return [terms.leaf_facts(leaf) for leaf in self.live.model.prior_.leaves()]
 
     def _start(self) -> dict[str, Any]:
-        """The row that the page opens on: a held-out one if there is any."""
+        """The row that the page opens on: a held-out one if there is one."""
         order = np.argsort(-self.cells.status, kind="stable")
         row = self.cells.rows(order[:1])
         facts = {column.name: column for column in self.cells.columns}
@@ -204,8 +205,8 @@ class Answers:
         }
 
     def _find_shades(self) -> list[float]:
-        """Values drawn black and white."""
-        numbers = latents.spread(len(self.cells.table), SHADED)
+        """Values drawn as black and white."""
+        numbers = evenly(len(self.cells.table), SHADED)
         seen = [self.live.frame(self.cells.rows(numbers)).mean.ravel()]
         seen += [sample.ravel() for sample in self.cells.read(numbers) if sample is not None]
         return list(shade_range(np.concatenate(seen)))
@@ -217,7 +218,7 @@ class Answers:
             return self._scatter
 
     def _sizes(self, numbers: list[int]) -> list[float] | None:
-        """Sizes of the measured samples of counts, at which they are predicted; None where there are none."""
+        """Sizes of the measured samples of counts, for which predictions are made; None if there are none."""
         likelihood = self.live.model.model_.autoencoder.likelihood
         if likelihood.size_column is not None and likelihood.size_column in self.cells.table.columns:
             given = self.cells.table.numeric((likelihood.size_column,))[numbers, 0]
@@ -244,7 +245,7 @@ def _plain(number: float) -> float | None:
 
 
 def _rmse(truth: np.ndarray, guess: np.ndarray) -> float:
-    """Root mean squared error over the observed values; NaN where none was."""
+    """Root mean squared error over the observed values; NaN if there are none."""
     seen = np.isfinite(truth)
     return float(np.sqrt(np.square(truth[seen] - guess[seen]).mean())) if seen.any() else float("nan")
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gppvae.data.subset import evenly
 from gppvae.data.table import Table, id_text
 from gppvae.kernels import IdLeaf, InducingLeaf, Learned, Periodic
 from gppvae.prior.latent_prior import LatentPrior
 
-MARGIN = 0.1  # of the range, that a slider goes beyond the training values
+MARGIN = 0.1  # of the range, by which a slider exceeds the training values
 MAX_TICKS = 64
-DIGITS = 9  # to which numbers are compared
+DIGITS = 9  # in which numbers are compared
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class ColumnFacts:
 
 
 def columns_of(prior: LatentPrior, table: Table | None = None) -> list[ColumnFacts]:
-    """Columns of the kernels in order; with a table, numbers have the values that stand in it."""
+    """Columns of the kernels in order; with a table, the values of numeric columns come from it."""
     found: list[ColumnFacts] = []
     for name in prior.columns():
         readers = [leaf for leaf in prior.leaves() if name in leaf.columns_read]
@@ -68,12 +69,14 @@ def columns_of(prior: LatentPrior, table: Table | None = None) -> list[ColumnFac
             if isinstance(leaf, InducingLeaf) and table is None:
                 values.append(leaf.shown_values[:, leaf.columns_read.index(name)].cpu().numpy())
         known = np.concatenate(values)
-        found.append(ColumnFacts(name, None, _few(np.unique(known[np.isfinite(known)])), period, False))
+        distinct = np.unique(known[np.isfinite(known)])
+        few = distinct[evenly(len(distinct), MAX_TICKS)]
+        found.append(ColumnFacts(name, None, [float(value) for value in few], period, False))
     return found
 
 
 def row_key(columns: list[ColumnFacts], row: dict[str, Any]) -> tuple[Any, ...]:
-    """A row in a form that compares equal wherever it comes from."""
+    """A row as a key that compares equal wherever it comes from."""
     return tuple(_key(float(row[c.name])) if c.levels is None else id_text(row[c.name]) for c in columns)
 
 
@@ -87,7 +90,7 @@ def table_keys(columns: list[ColumnFacts], table: Table) -> list[tuple[Any, ...]
 
 
 def check_row(columns: list[ColumnFacts], row: Any) -> dict[str, Any]:
-    """The values of the kernel's columns in a request; ValueError in one sentence when one is missing or wrong."""
+    """The values of the kernel's columns in a request; ValueError if one is missing or wrong."""
     if not isinstance(row, dict):
         raise ValueError(f"expected a row with a value for every column, got {type(row).__name__}")
     found: dict[str, Any] = {}
@@ -109,17 +112,10 @@ def check_row(columns: list[ColumnFacts], row: Any) -> dict[str, Any]:
 
 
 def numbers_in(table: Table, name: str) -> np.ndarray:
-    """A column of numbers, (N,), NaN where one is missing."""
+    """A numeric column, (N,), NaN where a number is missing."""
     return pd.to_numeric(pd.Series(table[name]), errors="coerce").to_numpy(np.float64, na_value=np.nan)
 
 
 def _key(number: float) -> float | None:
-    """A number in a form that compares equal, also to itself when it is missing."""
+    """A number as a key; missing numbers compare equal."""
     return None if np.isnan(number) else round(number, DIGITS)
-
-
-def _few(values: np.ndarray) -> list[float]:
-    """All values while they are few, else evenly spaced ones of them, ends included."""
-    if len(values) > MAX_TICKS:
-        values = values[np.linspace(0, len(values) - 1, MAX_TICKS).round().astype(int)]
-    return [float(value) for value in values]

@@ -1,4 +1,4 @@
-"""The latents in a few directions: where the rows lie, and the way of one object through a column of numbers."""
+"""The latents in a few directions: where the rows are, and the path of one object along a numeric column."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gppvae.data.subset import evenly
 from gppvae.explore.live import NOTHING_OFF, Live
 from gppvae.explore.sources import Cells
 from gppvae.explore.terms import TermName
@@ -39,26 +40,21 @@ class Directions:
 
 
 def find_directions(mean: np.ndarray) -> Directions:
-    """Directions of most variance; those of the axes where all latents are alike."""
+    """Directions of most variance; the axes themselves if all latents are equal."""
     centre = mean.mean(axis=0)
     k = min(MAX_DIRECTIONS, mean.shape[1])
     _, sizes, rows = np.linalg.svd(mean - centre, full_matrices=True)
     squares = np.zeros(mean.shape[1])
     squares[: len(sizes)] = np.square(sizes)
-    signs = np.where(rows.sum(axis=1) < 0, -1.0, 1.0)  # the same picture every time
+    signs = np.where(rows.sum(axis=1) < 0, -1.0, 1.0)  # so that the picture is always the same
     return Directions(centre, (rows * signs[:, None])[:k].T, squares[:k] / (squares.sum() or 1.0))
-
-
-def spread(n: int, most: int) -> np.ndarray:
-    """At most `most` of n positions, evenly spaced."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64))
 
 
 def scatter(live: Live, cells: Cells) -> tuple[Directions, np.ndarray, np.ndarray]:
     """Directions of the latents, the cells that are shown, and their coordinates (n, k)."""
-    shown = spread(len(cells.table), MAX_SHOWN)
+    shown = evenly(len(cells.table), MAX_SHOWN)
     mean, _ = live.latents(cells.rows(shown))
-    found = find_directions(mean[spread(len(mean), MAX_FITTED)])
+    found = find_directions(mean[evenly(len(mean), MAX_FITTED)])
     return found, shown, found.place(mean)
 
 
@@ -70,7 +66,7 @@ def path(
     span: tuple[float, float],
     off: frozenset[TermName] = NOTHING_OFF,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The way of a row through a column of numbers: its values (n,), coordinates and their deviations (n, k) each."""
+    """The path of a row along a numeric column: its values (n,), coordinates and their deviations (n, k) each."""
     at = np.linspace(*span, PATH_POINTS)
     table = {name: np.repeat(np.array([value]), len(at)) for name, value in row.items()} | {column: at}
     mean, std = live.latents(table, off)

@@ -1,4 +1,4 @@
-"""Predictions quick enough to follow a hand: draws of the latent functions are made once, then asked anywhere."""
+"""Predictions fast enough for dragging: draws of the latent functions are made once, then evaluated anywhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gppvae.models.objects import vectors_drawn
 from gppvae.models.predict import latents_at
 
 NOTHING_OFF: frozenset[TermName] = frozenset()
-BLOCK_DRAWS = 8  # where many cells are coloured
+BLOCK_DRAWS = 8  # when many cells are coloured
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class _Drawn:
 
 
 class Live:
-    """A fitted model that is asked again and again; one question at a time.
+    """A fitted model that answers many questions, one at a time.
 
     Args:
-        model: fitted. It is never changed: objects that are added live in a copy.
+        model: fitted. It is never changed: objects are added to a copy.
     """
 
     def __init__(self, model: GPPVAE) -> None:
@@ -72,7 +72,7 @@ class Live:
         keep_draws: int = 0,
         sizes: Sequence[float] | None = None,
     ) -> Frame:
-        """What `GPPVAE.predict` and `GPPVAE.sample` give at one row, without the terms that are off.
+        """What `GPPVAE.predict` and `GPPVAE.sample` give at rows, without the terms that are off.
 
         Args:
             table: rows wanted.  n_draws: for the standard deviation; 0 for none.
@@ -83,7 +83,7 @@ class Live:
             rows, posterior = self.rows(table), self.model.posterior_
             masks = weight_masks(self.model.prior_, off)
             size = sizes_in(rows) if sizes is None else torch.tensor(list(sizes), dtype=torch.float64)
-            latents = self._functions(rows, [[part.mean for part in posterior.parts]], masks, None)
+            latents = self._functions(rows, [posterior.means], masks, None)
             mean = self._decoded(latents, size)[0][0]
             carried = self.model.remainders_.at(self.model.prior_, rows, self.model.shape_)
             mean = mean if carried is None else mean + carried[0].to(mean)
@@ -117,12 +117,12 @@ class Live:
             found = latents_at(self.model.model_, self.model.posterior_, rows)
             mean = found.mean
             if off:
-                masks, means = weight_masks(self.model.prior_, off), [part.mean for part in self.model.posterior_.parts]
-                mean = self._functions(rows, [means], masks, None)[0]
+                masks = weight_masks(self.model.prior_, off)
+                mean = self._functions(rows, [self.model.posterior_.means], masks, None)[0]
             return mean.cpu().numpy(), found.var.sqrt().cpu().numpy()
 
     def add(self, samples: np.ndarray, table: dict[str, Any]) -> list[str]:
-        """Learn an object that the model never saw, in a copy of the model that is kept in memory only."""
+        """Learn a new object, in a copy of the model that is kept in memory only."""
         with self.lock:
             model = copy.deepcopy(self.original) if self.model is self.original else self.model
             ids = model.add_objects(samples, table)
@@ -140,7 +140,7 @@ class Live:
         return self._drawn[n]
 
     def _functions(self, rows: Rows, draws: Iterable[list[Tensor]], masks: list[Tensor], vectors: int | None) -> Tensor:
-        """f at rows for each draw of B, (n, N, L); features are made once unless draws have vectors of their own."""
+        """f at rows for each draw of B, (n, N, L); `vectors` is the seed for drawing the vectors of ids too."""
         prior = self.model.prior_
         masked = [[B * mask for B, mask in zip(draw, masks, strict=True)] for draw in draws]
         if vectors is None:

@@ -1,4 +1,4 @@
-"""Files that are dropped on the page, as samples: pictures, or tables of values."""
+"""Files dropped on the page, as samples: pictures, or tables of values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def new_object(model: GPPVAE, columns: list[ColumnFacts], asked: Any) -> tuple[n
 
 
 def _in_units(model: GPPVAE, samples: np.ndarray) -> np.ndarray:
-    """Pictures in the order of axes and the scale that the model was given its samples in; vectors as they are."""
+    """Pictures in the axis order and scale of the training samples as given; vectors as they are."""
     if not is_image(model.shape_):
         return samples
     pixels = samples if model.scale is None else (samples / (WHITE * model.scale)).astype(np.float32)
@@ -89,14 +89,14 @@ def picture(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
             shown = upright.convert("RGB" if channels == 3 else "L").resize((width, height), Image.Resampling.BOX)
     except ValueError:
         raise
-    except Exception:  # Pillow's readers raise whatever their parsing meets
+    except Exception:  # Pillow's parsers raise anything
         raise ValueError(f"expected a picture ({', '.join(FORMATS)}) in {what}, got another kind of file") from None
     pixels = np.asarray(shown)
     return pixels.transpose(2, 0, 1) if channels == 3 else pixels[None]
 
 
 def values(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
-    """Rows of values, (n, K), from text with one sample per line, with or without a line of names."""
+    """Rows of values, (n, K), from text with one sample per line, with or without a header line."""
     try:
         lines = [line for line in csv.reader(io.StringIO(content.decode("utf-8-sig"))) if line]
     except (UnicodeDecodeError, csv.Error):

@@ -1,4 +1,4 @@
-"""The server of the live page: this machine only, behind a random token, with nothing but its own files and answers."""
+"""The server of the live page: local only, behind a random token, serving only its own files and answers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gppvae.data.words import one_line
 from gppvae.explore.answers import Answers
 
 STATIC = Path(__file__).parent / "static"
@@ -41,13 +42,13 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses what does not come from the page itself, and puts the headers on what does.
+    """Refuses requests that do not come from the page itself, and adds security headers to all answers.
 
-    A page elsewhere whose name was pointed at this machine (DNS rebinding) sends its own name as Host. A page in
-    another tab that asks across origins sends its Origin. Neither knows the token.
+    A foreign page whose name was pointed at this machine (DNS rebinding) sends its own name as Host. A cross-origin
+    request from another tab sends its Origin. Neither knows the token.
 
     Args:
-        app: what is guarded.  token: the first part of every path.
+        app: to guard.  token: the first part of every path.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -109,7 +110,7 @@ def make_app(answers: Answers, token: str) -> ASGIApp:
                 raise ValueError(f"expected a JSON object, got {type(asked).__name__}")
             found = await anyio.to_thread.run_sync(questions[name], asked)
         except (ValueError, TypeError, RecursionError) as error:
-            return _sentence(" ".join(str(error).split()) or type(error).__name__, 400)
+            return _sentence(one_line(str(error)) or type(error).__name__, 400)
         return (
             Response(found, media_type="application/octet-stream") if isinstance(found, bytes) else JSONResponse(found)
         )
@@ -118,7 +119,7 @@ def make_app(answers: Answers, token: str) -> ASGIApp:
 
     async def file(request: Request) -> Response:
         name = request.path_params.get("name") or "index.html"
-        if name not in files:  # names of files that were read at the start; no path leads anywhere else
+        if name not in files:  # only files that were read at the start
             return _sentence("there is no such file", 404)
         return Response(files[name], media_type=KINDS[Path(name).suffix])
 
@@ -135,12 +136,12 @@ class LiveServer:
     """The live page on a port of this machine.
 
     Args:
-        answers: what the page asks.  port: 0 for a free one.  token: part of the address; a random one when None.
+        answers: to requests.  port: 0 for a free one.  token: part of the address; a random one when None.
     """
 
     def __init__(self, answers: Answers, port: int = 0, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(18)
-        # With the protocol named, asyncio switches Nagle's delay off: 40 ms per frame otherwise.
+        # With the protocol given, asyncio disables Nagle's algorithm, which costs 40 ms per frame.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -167,14 +168,14 @@ class LiveServer:
         return f"http://{HOST}:{self.port}/{self.token}/"
 
     def run(self) -> None:
-        """Answer until `stop` or Ctrl-C."""
+        """Serve until `stop` or Ctrl-C."""
         try:
             self._server.run(sockets=[self._socket])
         finally:
             self._socket.close()
 
     def stop(self) -> None:
-        """Let `run` come to its end."""
+        """Make `run` return."""
         self._server.should_exit = True
 
 
@@ -184,7 +185,7 @@ def _name(host: str) -> str:
 
 
 async def _body(request: Request, most: int) -> bytes | None:
-    """The body of a request, None when it is larger than `most`; nothing beyond that is kept."""
+    """The body of a request, or None if it is larger than `most` bytes."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)

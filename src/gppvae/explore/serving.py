@@ -1,4 +1,4 @@
-"""Runs the live page of a run until it is interrupted."""
+"""Serves the live page of a run until it is interrupted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gppvae.explore.sources import Source
 
 
 def check_installed() -> None:
-    """Raise ValueError, with what to type, unless the server's packages are installed."""
+    """Raise ValueError, with the command to type, unless the server's packages are installed."""
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"gppvae explore needs {' and '.join(missing)}; type: pip install 'gppvae[explore]'")
@@ -22,7 +22,7 @@ def check_installed() -> None:
 def serve(
     run: Path, model: GPPVAE, source: Source, port: int, browser: bool, tell: Callable[[str], None] = print
 ) -> None:
-    """Tell the address, open it in the browser if asked to, and answer until Ctrl-C."""
+    """Tell the address, open it in the browser if asked to, and serve until Ctrl-C."""
     from gppvae.explore.answers import Answers
     from gppvae.explore.server import LiveServer
 
@@ -31,5 +31,5 @@ def serve(
     tell(server.address)
     if browser:
         webbrowser.open(server.address)
-    with contextlib.suppress(KeyboardInterrupt):  # how the page is meant to end
+    with contextlib.suppress(KeyboardInterrupt):  # the normal way to stop
         server.run()

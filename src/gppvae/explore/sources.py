@@ -1,4 +1,4 @@
-"""The data of a run, as far as they are given: rows of training, rows held out, and their samples."""
+"""The data of a run, as far as given: training rows, held-out rows, and their samples."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import torch
 
 from gppvae.data.arrays import Samples
 from gppvae.data.rotated_digits import small_split
+from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
 from gppvae.explore.columns import ColumnFacts, columns_of, row_key, table_keys
 from gppvae.report.describe import run_config
 
-DEMO = "demo.json"  # what `gppvae demo` leaves beside its model
+DEMO = "demo.json"  # written by `gppvae demo` beside its model
 MAX_ROWS = 20_000  # that a page shows
-MAX_CELLS = 4096  # of a grid that is made from the model alone
+MAX_CELLS = 4096  # of a grid that is made from the model only
 MAX_COLOURS = 24  # columns beyond those of the kernel
 PREDICTED, MEASURED, HELD_OUT = 0, 1, 2
 Numbers = Sequence[int] | np.ndarray
@@ -29,7 +30,7 @@ Numbers = Sequence[int] | np.ndarray
 
 @dataclass
 class Part:
-    """Rows, and their samples where these are known."""
+    """Rows, and their samples if known."""
 
     table: Table
     samples: Samples | None = None
@@ -37,10 +38,10 @@ class Part:
 
 @dataclass
 class Source:
-    """What is known beside the model.
+    """Data beside the model.
 
     Attributes:
-        train, held: rows that were trained on, and rows that were not.  notes: sentences that the page shows.
+        train, held: training rows and held-out rows.  notes: sentences that the page shows.
     """
 
     train: Part | None = None
@@ -49,7 +50,7 @@ class Source:
 
 
 def make_part(model: GPPVAE, table: Any, samples: Any = None) -> Part:
-    """A part of the data for this model; samples must have its shape and one row each."""
+    """A part of the data for this model; samples must have its shape, and one row each."""
     rows = Table(table)
     found = None if samples is None else model._samples(samples)
     if found is not None and len(found) != len(rows):
@@ -74,8 +75,8 @@ def demo_source(run: Path, model: GPPVAE) -> Source | None:
     return Source(train, held)
 
 
-def other_data(run: Path, model: GPPVAE, part: Part | None) -> list[str]:
-    """A sentence when the rows are not those that the model was fitted to, as far as the run folder can tell."""
+def other_data(run: Path, part: Part | None) -> list[str]:
+    """A note if the rows are not those that the model was fitted to, as far as the run folder can tell."""
     fitted = run_config(run).get("settings", {}).get("data", {})
     if part is None or not isinstance(fitted, dict) or fitted.get("n_samples", len(part.table)) == len(part.table):
         return []
@@ -86,7 +87,7 @@ def other_data(run: Path, model: GPPVAE, part: Part | None) -> list[str]:
 
 
 class Cells:
-    """The rows that the page shows, each once, with what is known of them.
+    """The rows that the page shows, each once, with their samples if known.
 
     Args:
         model: fitted.  source: the data, as far as given.
@@ -116,20 +117,20 @@ class Cells:
         status = np.concatenate(
             [np.full(len(part.table), MEASURED if part is self.source.train else HELD_OUT) for part in parts]
         )
-        known = _known(self.columns, Table(joined))
+        known = self.model.prior_.knows(Table(joined))
         if not known.all():
             self.source.notes.append(f"{int((~known).sum())} rows hold ids that the model does not know; left out.")
         picked = np.flatnonzero(known)
         if len(picked) > MAX_ROWS:
             self.source.notes.append(f"{MAX_ROWS} of {len(picked)} rows are shown, evenly spaced.")
-            picked = picked[np.linspace(0, len(picked) - 1, MAX_ROWS).round().astype(int)]
+            picked = picked[evenly(len(picked), MAX_ROWS)]
         if not len(picked):
             raise ValueError("expected rows with ids that the model knows, got none; give the table it was fitted to")
         self.table, self.status = Table(joined.iloc[picked]), status[picked]
         self.where = [where[number] for number in picked]
 
     def add(self, model: GPPVAE, rows: dict[str, list[Any]], samples: np.ndarray) -> None:
-        """Rows of objects that were added to `model`, a copy of the model; all of them are measured."""
+        """Add rows of objects that were added to `model`, a copy of the model; all are measured."""
         self.model = model
         part, first = make_part(model, rows, samples), len(self.table)
         self.table = Table(_joined([self.table, part.table]))
@@ -140,11 +141,11 @@ class Cells:
             self.places.setdefault(key, []).append(number)
 
     def at(self, row: dict[str, Any]) -> list[int]:
-        """Numbers of the cells with this row."""
+        """Indices of the cells with this row."""
         return self.places.get(row_key(self.columns, row), [])
 
     def read(self, numbers: Numbers) -> list[np.ndarray | None]:
-        """Samples of cells, (*shape) each with NaN where nothing was observed; None where there is no sample."""
+        """Samples of cells, (*shape) each, NaN where nothing was observed; None if a cell has no sample."""
         return [self._read_one(*self.where[number]) for number in numbers]
 
     def _read_one(self, part: Part | None, number: int) -> np.ndarray | None:
@@ -171,7 +172,7 @@ def columns_in(model: GPPVAE, table: pd.DataFrame) -> list[str]:
     """The kernel's columns, which the table must have."""
     rows = Table(table)
     for name in model.prior_.columns():
-        rows[name]  # a missing one is an error that names it
+        rows[name]  # raises if it is missing
     return model.prior_.columns() or list(rows.columns)
 
 
@@ -180,16 +181,8 @@ def _joined(tables: list[Table]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
 
 
-def _known(columns: list[ColumnFacts], table: Table) -> np.ndarray:
-    known = np.ones(len(table), dtype=bool)
-    for column in columns:
-        if column.levels is not None:
-            known &= np.isin(table.ids(column.name), column.levels)
-    return known
-
-
 def _from_model(columns: list[ColumnFacts]) -> Table:
-    """Every combination of known ids and training values, as many as a page can show."""
+    """All combinations of known ids and training values, up to as many as a page can show."""
     found: dict[str, list[Any]] = {}
     for column in columns:
         values: list[Any] = column.levels if column.levels is not None else (column.values or [0.0])

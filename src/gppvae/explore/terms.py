@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 from gppvae.data.table import Rows
+from gppvae.estimator.described import learned_words
 from gppvae.explore.columns import ColumnFacts
-from gppvae.kernels import Constant, IdLeaf, InducingLeaf, Leaf, Learned
+from gppvae.kernels import Constant, IdLeaf, InducingLeaf, Leaf
 from gppvae.kernels.base import Term
-from gppvae.kernels.stationary import StationaryLeaf
 from gppvae.models.terms import contributions, kernel_terms
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
-from gppvae.report.figures import cluster_order
+from gppvae.report.plots import leaf_covariance
 
 TermName = tuple[int, int]  # number of the group of latents, number of the term in its kernel
 MAX_LEVELS = 120  # of a covariance that is shown
-MAX_NUMBERS = 4  # of one parameter, to be shown
 
 
 def terms_of(prior: LatentPrior) -> dict[TermName, Term]:
@@ -104,42 +103,17 @@ def leaf_facts(leaf: Leaf) -> dict[str, Any]:
     return {
         "text": leaf.text(),
         "columns": list(leaf.columns_read),
-        "learned": _learned(leaf),
+        "learned": learned_words(leaf),
         "has_covariance": bool(leaf.columns_read) and not isinstance(leaf, Constant),
     }
 
 
-def _learned(leaf: Leaf) -> str:
-    if isinstance(leaf, Learned):
-        size = float(leaf.vectors().square().sum(1).mean())
-        return f"{len(leaf.levels)} ids, vectors of length {leaf.dim}, mean variance {size:.3g}"
-    if isinstance(leaf, IdLeaf):
-        return f"{len(leaf.levels)} levels"
-    if isinstance(leaf, StationaryLeaf):
-        scales = [f"{float(value):.3g}" for value in leaf.base.lengthscale.flatten()]
-        several = len(scales) == len(leaf.columns_read) > 1
-        shown = ", ".join(f"{c} {s}" for c, s in zip(leaf.columns_read, scales, strict=True)) if several else scales[0]
-        return f"length scale {shown}"
-    few = [(name, p) for name, p in leaf.named_parameters() if p.numel() <= MAX_NUMBERS]
-    return ", ".join(f"{name} {', '.join(f'{float(v):.3g}' for v in p.flatten())}" for name, p in few)
-
-
-@torch.no_grad()
 def covariance_of(leaf: Leaf, columns: list[ColumnFacts]) -> dict[str, Any]:
-    """The covariance of a leaf at its ids or training values, with a label for each; alike ids side by side."""
-    device = next((p.device for p in leaf.parameters()), torch.device("cpu"))
-    if isinstance(leaf, IdLeaf):
-        picked = _spread(len(leaf.levels))
-        labels = [leaf.levels[number] for number in picked]
-        values = torch.from_numpy(picked).to(device)
-    else:
+    """The covariance of a leaf at its ids or training values, with a label for each; similar ids side by side."""
+    numbers = None
+    if not isinstance(leaf, IdLeaf):
         numbers = leaf.shown_values.cpu().numpy() if isinstance(leaf, InducingLeaf) else _training_values(leaf, columns)
-        labels = [", ".join(f"{value:.4g}" for value in row) for row in numbers]
-        values = torch.from_numpy(np.ascontiguousarray(numbers)).to(device)
-    matrix = leaf.covariance(values, values).cpu().numpy()
-    if isinstance(leaf, Learned) and len(labels) > 2:
-        order = list(cluster_order(matrix))
-        labels, matrix = [labels[n] for n in order], matrix[np.ix_(order, order)]
+    matrix, labels, _ = leaf_covariance(leaf, numbers, MAX_LEVELS)
     return {"labels": labels, "matrix": matrix}
 
 
@@ -149,7 +123,3 @@ def _training_values(leaf: Leaf, columns: list[ColumnFacts]) -> np.ndarray:
     if len(leaf.columns_read) != 1 or not values:
         raise ValueError(f"{leaf.text()} has no values to show a covariance of; give --table")
     return np.array(values)[:, None]
-
-
-def _spread(n: int) -> np.ndarray:
-    return np.unique(np.linspace(0, n - 1, min(n, MAX_LEVELS)).round().astype(np.int64))

@@ -1,4 +1,4 @@
-"""Answers with arrays as bytes: a JSON header, then float32 numbers, which the browser reads without parsing."""
+"""Answers with arrays as bytes: a JSON header, then float32 numbers that the browser reads without parsing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray | None]) -> b
 
 
 def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What `pack` packed: the facts and the arrays."""
+    """The inverse of `pack`: the facts and the arrays."""
     end = 4 + int.from_bytes(content[:4], "little")
     facts = json.loads(content[4:end])
     arrays = {}

@@ -16,7 +16,6 @@ Source: docs/math.md, "What is missing in a sample".
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from gppvae.inference.trust import HiddenValues
 from gppvae.likelihoods import Likelihood
-from gppvae.models.forward import slope_along
+from gppvae.models.forward import slopes
 from gppvae.models.vae import Autoencoder
 
 LEAST_VARIANCE = 1e-12
@@ -161,7 +160,7 @@ class RowLatents:
         return self.likelihood.mean(self._decode(z))
 
     def _slopes(self, z: Tensor) -> Tensor:
-        return slopes_of(self._mean, z, self.autoencoder)
+        return slopes(self._mean, self.autoencoder.for_decoder(z))
 
     # -- how well it would do
 
@@ -241,14 +240,3 @@ class RowLatents:
         noise = eps @ torch.linalg.cholesky(self.noise).T
         noise = noise - (self._gain @ (noise * self.seen).unsqueeze(2)).squeeze(2)  # given the observed values
         return mean + noise.to(mean).view_as(mean)
-
-
-def slopes_of(mean: Callable[[Tensor], Tensor], z: Tensor, autoencoder: Autoencoder) -> Tensor:
-    """d mean / d z, (B, L, K), one forward-mode pass per latent."""
-    point = z.to(next(autoencoder.decoder.parameters(), z))
-    found = []
-    for number in range(z.shape[1]):
-        tangent = torch.zeros_like(point)
-        tangent[:, number] = 1.0
-        found.append(slope_along(mean, point, tangent).flatten(1))
-    return torch.stack(found, dim=1)

@@ -54,7 +54,7 @@ class WeightUpdate:
     @torch.no_grad()
     def run(self, steps: int) -> LatentPosterior:
         """q(B) given what it was given before, and the further samples."""
-        means = [part.mean for part in self.before.parts]
+        means = self.before.means
         at = self._around(means)
         for _ in range(steps):
             step, length = self._step(means, at.sums), 1.0

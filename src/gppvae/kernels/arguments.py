@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-LONGEST_SHOWN = 60  # characters of a value or a piece of text that an error message repeats
+from gppvae.data.words import shown
 
 
 def read_arguments(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -72,19 +72,6 @@ def check_range(owner: str, name: str, value: float, low: float, high: float, ex
         raise ValueError(
             f"{owner} needs {name} between {low:g} and {high:g}, got {shown(value)}; use for example {example}"
         )
-
-
-def shown(value: object) -> str:
-    """A value as error messages show it: one line, not too long."""
-    if isinstance(value, int) and abs(value) >= 10**LONGEST_SHOWN:  # printing it may itself be refused
-        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
-    return shortened(repr(value))
-
-
-def shortened(text: str) -> str:
-    """Text on one line, cut where it gets long."""
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def _declared_types(cls: type) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.table import Column, Rows, Table
-from gppvae.kernels.arguments import read_arguments, shown, write_call
+from gppvae.data.words import shown
+from gppvae.kernels.arguments import read_arguments, write_call
 from gppvae.kernels.not_applicable import fill_switched_off, rows_that_apply
 
 MAX_DENSE_ROWS = 4096
@@ -86,15 +87,9 @@ class Kernel(nn.Module, ABC):
 
     def bind(self, table: Table, generator: torch.Generator | None = None) -> None:
         """Fix levels and inducing points from the training table; create the parameters that depend on them."""
-        readers: dict[str, Leaf] = {}
+        check_keys(self.leaves())
         for leaf in sorted(self.leaves(), key=lambda leaf: leaf.chooses_rank):  # those last, when the others are known
             leaf.most_features = self._room_for(leaf)
-            other = readers.setdefault(leaf.key, leaf)
-            if other.columns_read != leaf.columns_read:
-                raise ValueError(
-                    f"the columns {other.columns_read} and {leaf.columns_read} cannot be told apart as {leaf.key!r}; "
-                    "rename one of them"
-                )
             known = rows_that_apply(leaf, self.terms(), table)
             leaf.bind_leaf(known, generator)
             leaf.check_features(known)
@@ -416,6 +411,18 @@ class Scale(Kernel):
 
     def text(self) -> str:
         return f"{self.initial!r} * {_grouped(self.kernel, Sum, Product, Scale)}"
+
+
+def check_keys(leaves: Iterable[Leaf]) -> None:
+    """Raise ValueError unless leaves that share a coded column read the same columns."""
+    readers: dict[str, Leaf] = {}
+    for leaf in leaves:
+        other = readers.setdefault(leaf.key, leaf)
+        if other.columns_read != leaf.columns_read:
+            raise ValueError(
+                f"the columns {other.columns_read} and {leaf.columns_read} cannot be told apart as {leaf.key!r}; "
+                "rename one of them"
+            )
 
 
 def with_amplitudes(kernel: Kernel) -> Kernel:

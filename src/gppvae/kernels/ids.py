@@ -248,7 +248,7 @@ class Learned(IdLeaf):
 
     def drop_levels(self, levels: list[str]) -> None:
         """Forget ids that were added before."""
-        first = len(self.levels) - self.n_added
+        first = self.n_trained
         kept = [n for n, level in enumerate(self.levels) if n < first or level not in levels]
         self.x = nn.Parameter(self.x.detach()[kept], requires_grad=self.x.requires_grad)
         self.added_root = self.added_root[[n - first for n in kept if n >= first]]

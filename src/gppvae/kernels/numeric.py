@@ -261,7 +261,7 @@ class InducingLeaf(NumericLeaf):
         return float(self.factor(some).square().sum() / self.variance(some).sum())
 
     def choose_inducing_again(self, table: Table) -> None:
-        """Set `inducing` and `complete` anew, for hyper-parameters that have changed since the kernel was bound."""
+        """Set `inducing` and `complete` again, after hyper-parameters have changed since the kernel was bound."""
         values = table.numeric(self.columns_read)
         self.choose_inducing(values, distinct_rows(values)[0])
 

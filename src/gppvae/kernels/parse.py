@@ -7,7 +7,8 @@ import difflib
 import warnings
 from typing import NoReturn
 
-from gppvae.kernels.arguments import constructor_signature, shortened, shown
+from gppvae.data.words import one_line, shortened, shown
+from gppvae.kernels.arguments import constructor_signature
 from gppvae.kernels.base import MAX_PARTS, Kernel, Leaf, Product, Scale, Sum
 from gppvae.kernels.ids import Categorical, FreeForm, Learned
 from gppvae.kernels.numeric import Constant, Linear
@@ -119,7 +120,7 @@ class _Reader:
             constructor_signature(KERNELS[name]).bind(*args, **options)
         except TypeError as error:
             raise ValueError(
-                f"the arguments of {shortened(self.piece(node))!r} do not fit: {error}; see the kernels page"
+                f"the arguments of {shortened(one_line(self.piece(node)))!r} do not fit: {error}; see the kernels page"
             ) from None
         try:
             return KERNELS[name](*args, **options)
@@ -147,7 +148,7 @@ class _Reader:
 
     def reject(self, node: ast.expr, hint: str) -> NoReturn:
         raise ValueError(
-            f"the kernel must be an expression like {EXAMPLE!r}, got {shortened(self.piece(node))!r}; {hint}"
+            f"the kernel must be an expression like {EXAMPLE!r}, got {shortened(one_line(self.piece(node)))!r}; {hint}"
         )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gppvae.data.words import reason
+
 
 class FrozenFeatures:
     """Outputs of named layers of a network, which is copied, set to evaluation mode and never trained.
@@ -71,9 +73,8 @@ class FrozenFeatures:
             with torch.no_grad():
                 self(torch.zeros(2, *shape, device=like.device, dtype=like.dtype))
         except RuntimeError as error:
-            reason = " ".join(str(error).split())
             raise ValueError(
-                f"the feature network cannot take samples of shape {shape} ({reason}); use one made for them"
+                f"the feature network cannot take samples of shape {shape} ({reason(error)}); use one made for them"
             ) from None
 
 

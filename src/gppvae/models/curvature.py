@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gppvae.data.batches import Batch
 from gppvae.likelihoods import Likelihood
-from gppvae.models.forward import slope_along
+from gppvae.models.forward import slopes
 from gppvae.models.vae import Autoencoder
 
 LEAST_VARIANCE = 1e-12
@@ -24,14 +24,6 @@ class Expansion:
     nll: Tensor
     gradient: Tensor
     curvature: Tensor
-
-    def where(self, chosen: Tensor, other: Expansion) -> Expansion:
-        """These rows where `chosen` (B,) is True, those of the other elsewhere."""
-        return Expansion(
-            torch.where(chosen, self.nll, other.nll),
-            torch.where(chosen[:, None], self.gradient, other.gradient),
-            torch.where(chosen[:, None, None], self.curvature, other.curvature),
-        )
 
 
 class Signs:
@@ -64,23 +56,17 @@ def jacobian_rows(
     J'W^(1/2) e / sqrt(S) with random signs e, by S backward passes, and the equation holds on average.
     Source: docs/math.md, "A posterior from sites".
     """
-    z = _for_decoder(autoencoder, z)
+    z = autoencoder.for_decoder(z)
     raw = autoencoder.decode(z)
     # A probability of exactly 0 or 1 has no variance; its slope is zero too, and must not become 0 / 0.
     scale = likelihood.variance(raw).clamp_min(LEAST_VARIANCE).rsqrt().expand_as(likelihood.mean(raw))
     scale = scale if mask is None else scale * mask
-    n_latents = z.shape[1]
 
     def mean(at: Tensor) -> Tensor:
         return likelihood.mean(autoencoder.decode(at))
 
-    if n_latents <= EXACT_LATENTS:
-        columns = []
-        for latent in range(n_latents):
-            tangent = torch.zeros_like(z)
-            tangent[:, latent] = 1.0
-            columns.append((slope_along(mean, z, tangent) * scale).flatten(1))
-        return torch.stack(columns, dim=2)  # (B, K, L)
+    if z.shape[1] <= EXACT_LATENTS:
+        return (slopes(mean, z) * scale.flatten(1).unsqueeze(1)).transpose(1, 2)  # (B, K, L)
     rows = []
     with torch.enable_grad():
         at = z.detach().requires_grad_()
@@ -116,13 +102,7 @@ def slope(
 ) -> tuple[Tensor, Tensor]:
     """-log p(y | z) per row, (B,), and its gradient with respect to z, (B, L), in float64."""
     with torch.enable_grad():
-        at = _for_decoder(autoencoder, z).detach().requires_grad_()
+        at = autoencoder.for_decoder(z).detach().requires_grad_()
         nll = likelihood.nll(y, autoencoder.decode(at), mask)
         (gradient,) = torch.autograd.grad(nll.sum(), at)
     return nll.detach().double(), gradient.double()
-
-
-def _for_decoder(autoencoder: Autoencoder, z: Tensor) -> Tensor:
-    """Latents in the type and on the device of the decoder."""
-    like = next(autoencoder.decoder.parameters(), z)
-    return z.to(like.device).to(like.dtype)

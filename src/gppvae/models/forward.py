@@ -1,4 +1,4 @@
-"""Slopes in forward mode, one direction at a time."""
+"""Slopes in forward mode, one latent at a time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from torch import Tensor
 _one_at_a_time = threading.Lock()
 
 
-def slope_along(function: Callable[[Tensor], Tensor], point: Tensor, direction: Tensor) -> Tensor:
-    """d/dt function(point + t direction) at t = 0, of the shape of function(point)."""
-    with _one_at_a_time:
-        slope: Tensor = torch.func.jvp(function, (point,), (direction,))[1]
-    return slope
+def slopes(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """d function(z) / d z row by row, values flattened: (B, L) -> (B, L, K), one pass per latent."""
+    found = []
+    for latent in range(z.shape[1]):
+        direction = torch.zeros_like(z)
+        direction[:, latent] = 1.0
+        with _one_at_a_time:
+            slope: Tensor = torch.func.jvp(function, (z,), (direction,))[1]
+        found.append(slope.flatten(1))
+    return torch.stack(found, dim=1)

@@ -79,7 +79,6 @@ def latents_by_vector(
         A (N, J, L) and o (N, L): z = A'x + o with x the vectors of all leaves, end to end (J entries).
     Cost: J + 1 evaluations of the features of the rows.
     """
-    means = [part.mean for part in weights.parts]
 
     def latents(entry: int | None) -> Tensor:
         with contextlib.ExitStack() as stack:
@@ -90,7 +89,7 @@ def latents_by_vector(
                     x[:, entry - start] = 1.0
                 start += leaf.dim
                 stack.enter_context(leaf.using(x))
-            return prior.functions_at(rows, means)
+            return prior.functions_at(rows, weights.means)
 
     offset = latents(None)
     columns = [latents(entry) - offset for entry in range(sum(leaf.dim for leaf in leaves))]

@@ -40,8 +40,7 @@ def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows, sizes: 
     Args:
         sizes: of the samples, (N,); by default those that the rows give, else the typical size.
     """
-    autoencoder, means = model.autoencoder, [part.mean for part in weights.parts]
-    z = model.prior.functions_at(rows, means)
+    autoencoder, z = model.autoencoder, model.prior.functions_at(rows, weights.means)
     return autoencoder.likelihood.mean(autoencoder.decode(z, sizes_in(rows) if sizes is None else sizes))
 
 

@@ -46,10 +46,12 @@ class Autoencoder(nn.Module):
 
     def decode(self, z: Tensor, size: Tensor | None = None) -> Tensor:
         """The decoder's output at latents of any type and device, for these sizes, (B,), or a typical one."""
+        return self.likelihood.sized(self.decoder(self.for_decoder(z)), self.size if size is None else size)
+
+    def for_decoder(self, z: Tensor) -> Tensor:
+        """Latents in the type and on the device of the decoder."""
         like = next(self.decoder.parameters(), z)
-        return self.likelihood.sized(
-            self.decoder(z.to(like.device).to(like.dtype)), self.size if size is None else size
-        )
+        return z.to(like.device).to(like.dtype)
 
     def with_sizes_of(self, batch: Batch) -> Autoencoder:
         """The same networks, decoding the samples of this batch at their own sizes."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from gppvae.data.rotated_digits import RotatedDigits
 from gppvae.estimator import GPPVAE
-from gppvae.estimator.evaluation import mse_per_sample
 from gppvae.inference.phase import Phase
 from gppvae.paper.comparison.setup import recipe_facts
+from gppvae.paper.evaluation import mse_per_sample
 from gppvae.paper.provenance import fit_record, over_seeds
 from gppvae.paper.rotated_mnist.data import VIEW, data_facts, load_split
 from gppvae.paper.rotated_mnist.recipes import global_recipe, setup

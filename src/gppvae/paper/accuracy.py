@@ -11,9 +11,9 @@ import pandas as pd
 
 from gppvae.data.rotated_digits import RotatedDigits
 from gppvae.estimator import GPPVAE
-from gppvae.estimator.evaluation import coverage, gaussian_nll, mse_per_sample, varying
 from gppvae.estimator.simple_answers import copy_nearest_view, mean_of_nearest_view
 from gppvae.paper.comparison.setup import recipe_facts
+from gppvae.paper.evaluation import coverage, gaussian_nll, mse_per_sample, varying
 from gppvae.paper.provenance import fit_record, over_seeds
 from gppvae.paper.rotated_mnist.data import OBJECT, PERIOD, VIEW, data_facts, load_split
 from gppvae.paper.rotated_mnist.recipes import global_recipe

@@ -12,11 +12,11 @@ import torch
 from gppvae.data.image_set import ImageSet
 from gppvae.data.rotated_digits import RotatedDigits, small_split
 from gppvae.estimator import GPPVAE
-from gppvae.estimator.evaluation import mse_per_sample
 from gppvae.inference.phase import Phase
 from gppvae.likelihoods import Gaussian, Likelihood, Perceptual
 from gppvae.likelihoods.features import FrozenFeatures
 from gppvae.paper.digit_classifier import DigitClassifier, train_classifier
+from gppvae.paper.evaluation import mse_per_sample
 from gppvae.paper.mnist import first_of_each
 from gppvae.paper.provenance import fit_record, over_seeds
 from gppvae.paper.statistics import mean_and_range

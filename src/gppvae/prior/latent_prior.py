@@ -16,12 +16,13 @@ import math
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gppvae.data.sizes import SIZE, code_sizes
 from gppvae.data.table import Column, Rows, Table
-from gppvae.kernels.base import Kernel, Leaf
+from gppvae.kernels.base import Kernel, Leaf, check_keys
 from gppvae.kernels.ids import IdLeaf
 from gppvae.kernels.not_applicable import fill_switched_off
 from gppvae.prior.arrowhead import arrowhead_nll
@@ -244,14 +245,7 @@ class LatentPrior(nn.Module):
 
     def bind(self, table: Table, generator: torch.Generator | None = None) -> None:
         """Fix levels and inducing points of all kernels from the training table."""
-        readers: dict[str, Leaf] = {}  # rows hold one coded column per name, for all groups
-        for leaf in self.leaves():
-            other = readers.setdefault(leaf.key, leaf)
-            if other.columns_read != leaf.columns_read:
-                raise ValueError(
-                    f"the columns {other.columns_read} and {leaf.columns_read} cannot be told apart as {leaf.key!r}; "
-                    "rename one of them"
-                )
+        check_keys(self.leaves())  # rows hold one coded column per key, for all groups
         for kernel in self.kernels:
             kernel.bind(table, generator)
 
@@ -281,6 +275,14 @@ class LatentPrior(nn.Module):
             if name is not None and name in table.columns and SIZE not in columns:
                 columns[SIZE] = code_sizes(table, name)
         return Rows(columns, len(table)).to(self.device)
+
+    def knows(self, table: Table) -> np.ndarray:
+        """Which rows have known ids only, (N,) bool."""
+        known = np.ones(len(table), dtype=bool)
+        for leaf in self.leaves():
+            if isinstance(leaf, IdLeaf):
+                known &= np.isin(table.ids(leaf.column), leaf.levels)
+        return known
 
     def _only_in_blocks(self, key: str) -> bool:
         """Whether the ids of a column have blocks of features of their own, and stand for nothing else."""
@@ -382,10 +384,8 @@ class LatentPrior(nn.Module):
 
     def noise_at(self, rows: Rows, training: bool = False) -> Tensor:
         """Variance of eta plus the residual variance of the rows, (N, L); `training` as in `at`."""
-        return joined([self._noise_of(group, rows, training) for group in self.groups])
-
-    def _noise_of(self, group: LatentGroup, rows: Rows, training: bool) -> Tensor:
-        return group.noise(rows, training).reshape(-1, 1).expand(len(rows), group.n_latents)
+        sizes = [(group, (len(rows), group.n_latents)) for group in self.groups]
+        return joined([group.noise(rows, training).reshape(-1, 1).expand(size) for group, size in sizes])
 
     # -- posterior coding: encoder outputs as pseudo-observations
 

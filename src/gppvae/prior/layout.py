@@ -92,19 +92,20 @@ class Layout:
         """
         if self.split is None:
             return squares[0].transpose(0, 1), tall[0]
-        tables, widths = self._tables(), self._widths()
+        assert self.kernel is not None
+        tables, apart = self._tables(), widths(self.kernel, self.split)
         rows = []
         # Block (i, j) of the result: sum_q A_q[i, j] (x) w_qi w_qj', computed for all K at once.
-        for of_row, left in zip(squares.permute(2, 1, 3, 0).split(widths, 1), tables, strict=True):
+        for of_row, left in zip(squares.permute(2, 1, 3, 0).split(apart, 1), tables, strict=True):
             blocks = []
-            for block, right in zip(of_row.split(widths, 2), tables, strict=True):
+            for block, right in zip(of_row.split(apart, 2), tables, strict=True):
                 wide = block.reshape(-1, len(left)) @ rowwise_outer(left, right)  # (K M_i M_j, R_i R_j)
                 shape = *block.shape[:3], left.shape[1], right.shape[1]
                 blocks.append(wide.view(shape).transpose(2, 3).flatten(3, 4).flatten(1, 2))  # (K, M_i R_i, M_j R_j)
             rows.append(torch.cat(blocks, dim=2))
         talls = [
             (table.T @ part.flatten(1)).view(table.shape[1], -1, tall.shape[2]).transpose(0, 1).flatten(0, 1)
-            for part, table in zip(tall.split(widths, 1), tables, strict=True)
+            for part, table in zip(tall.split(apart, 1), tables, strict=True)
         ]  # (M_i R_i, T) each
         order = self._order()
         return torch.cat(rows, dim=1)[:, order][:, :, order], torch.cat(talls)[order]
@@ -119,10 +120,6 @@ class Layout:
             table = functools.reduce(rowwise_outer, apart or [_ones(n_groups, self._values)])
             tables.append(table * term.amplitude() ** 0.5 if term.scales else table)
         return tables
-
-    def _widths(self) -> list[int]:
-        assert self.kernel is not None and self.split is not None
-        return widths(self.kernel, self.split)
 
     def _order(self) -> Tensor:
         """Where each feature of `kernel.features` stands among the widened ones, (H,)."""

@@ -152,7 +152,7 @@ class BlockStatistics(Statistics):
         return _eliminated(self.own, self.outer.shape[1], self.n_latents)
 
     def only(self, blocks: Tensor) -> BlockStatistics:
-        """S and R of a few ids, numbered anew, with the weights of all others integrated out; exact for q(B) of these.
+        """S and R of a few ids, renumbered, with the weights of all others integrated out; exact for q(B) of these.
 
         Args:
             blocks: (G,) sorted, all those of `parts` among them.

@@ -23,12 +23,12 @@ MAX_SCORED = 2000
 
 @dataclass(frozen=True)
 class Checked:
-    """Rows, what is known of them and what was predicted; arrays have the model's own order of axes.
+    """Rows whose samples are known, and their predictions; arrays in the model's own order of axes.
 
     Attributes:
         table: the rows.  truth: (n, *shape), NaN where nothing was observed.  mean: predicted.
         spread: standard deviation over draws of the latents.  std: that of a new sample.
-        unit: size of a value that counts as one, so that errors of channels can be compared.
+        unit: of the values, so that errors of channels can be compared.
     """
 
     table: Table
@@ -45,7 +45,7 @@ class Checked:
         return np.where(known.any(1), np.where(known, squares, 0.0).sum(1) / np.maximum(known.sum(1), 1), np.nan)
 
     def cases(self, each: int) -> list[tuple[str, int]]:
-        """("worst" | "typical" | "best", row), `each` of a kind; with few rows only the worst and the best."""
+        """("worst" | "typical" | "best", row), `each` of a kind; only the worst and the best if rows are few."""
         errors = self.errors()
         order = [int(i) for i in np.argsort(-errors, kind="stable") if np.isfinite(errors[i])]
         each = max(1, min(each, len(order) // 3)) if order else 0
@@ -84,7 +84,7 @@ def channels_first(model: GPPVAE, array: Any) -> np.ndarray:
 
 
 def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
-    """Predict the rows at `index` with draws, and read what is known of them."""
+    """Predict the rows at `index` with draws, and read their samples."""
     table = at_their_sizes(model, part[0], Table(part[1]).take(index), index)
     drawn: Prediction = model.predict(table, n_samples=DRAWS)
     noisy: Prediction = model.predict(table, n_samples=DRAWS, include_noise=True)
@@ -92,13 +92,8 @@ def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
     return Checked(table, read(model, part[0], index), mean, spread, std, model._unit())
 
 
-def spread(n: int, most: int) -> np.ndarray:
-    """At most `most` of n positions, evenly spaced."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.array([], np.int64)
-
-
 def row_label(table: Table, row: int, columns: list[str]) -> str:
-    """A row in words: "digit 12, angle 157.5"."""
+    """A row as a label: "digit 12, angle 157.5"."""
     return ", ".join(f"{name} {entry_text(table[name][row])}" for name in columns)
 
 
@@ -110,7 +105,7 @@ def entry_text(value: Any) -> str:
 
 
 def channel_names(model: GPPVAE) -> list[str]:
-    """Names of channels or values: as they came, red, green and blue, or numbers."""
+    """Names of channels or values: as given; red, green and blue; or numbered."""
     names = getattr(model, "sample_names_", None)
     if names and len(names) == model.shape_[0]:
         return [str(name) for name in names]

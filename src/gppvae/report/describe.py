@@ -1,6 +1,6 @@
 """A fitted model in words: its settings, what its kernel learned, how its training ended.
 
-Nothing here imports PyTorch, so that `gppvae info` answers at once; `Saved` is what a model file says of itself.
+Nothing here imports PyTorch, so that `gppvae info` is quick; `Saved` is the metadata of a model file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gppvae.data.header import checked_content, read_header
-from gppvae.data.run_files import CHECKPOINT, CONFIG, MODEL
+from gppvae.data.run_files import CONFIG, finished_model
 
 if TYPE_CHECKING:
     from gppvae.estimator import GPPVAE
@@ -22,7 +22,7 @@ REPORT = "report.html"
 
 @dataclass(frozen=True)
 class Saved:
-    """What a model file says of itself, under the names that a loaded model has for it.
+    """The metadata of a model file, under the names of a loaded model's attributes.
 
     Attributes:
         kind: "gppvae" or "vae".  shape_: of a sample.  sample_names_: of its values, or None.
@@ -43,10 +43,8 @@ class Saved:
 
 
 def read_saved(path: Path) -> Saved:
-    """The description in the model file of a folder, checked against its checksum."""
-    file = path / MODEL if path.is_dir() else path
-    if path.is_dir() and not file.exists() and (path / CHECKPOINT).exists():
-        raise ValueError(f"{path} holds a run that is not finished; run the same fit again to continue it")
+    """The metadata in the model file of a folder, checked against its checksum."""
+    file = finished_model(path)
     meta = read_header(file)
     with checked_content(file):
         no_kernel: dict[str, Any] = {"kernel": "none", "learned": [], "columns": []}
@@ -54,30 +52,9 @@ def read_saved(path: Path) -> Saved:
         pairs = {name: [(str(key), str(value)) for key, value in words[name]] for name in ("learned", "columns")}
         return Saved(
             str(meta["kind"]), tuple(meta["shape"]), meta["names"], str(words["kernel"]), pairs["learned"],
-            pairs["columns"], meta["trained"], meta["history"], float(meta.get("fit_seconds", 0.0)),
-            int(meta.get("skipped_steps", 0)), int(meta["given"]["seed"]),
+            pairs["columns"], meta["trained"], meta["history"], float(meta["fit_seconds"]),
+            int(meta["skipped_steps"]), int(meta["given"]["seed"]),
         )  # fmt: skip
-
-
-def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
-    """(part of the kernel, what it learned), left to right, group by group, each followed by its latent noise."""
-    from gppvae.estimator import described
-
-    return described.kernel_rows(model)
-
-
-def kernel_text(model: GPPVAE) -> str:
-    """The kernel as written; groups of latents one after the other."""
-    from gppvae.estimator import described
-
-    return described.kernel_text(model)
-
-
-def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
-    """(column, what the model knows of it), in the order of the kernel."""
-    from gppvae.estimator import described
-
-    return described.column_rows(model)
 
 
 def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, dict[str, float]]]:
@@ -91,13 +68,13 @@ def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, 
 
 
 def settings_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
-    """(name, value) of the settings that were trained with, every open choice filled in."""
+    """(name, value) of the settings used in training, every open choice filled in."""
     apart = ("kernel", "phases")
     return [(name, str(value)) for name, value in model.resolved_.items() if name not in apart and value is not None]
 
 
 def phase_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
-    """(name, what it did) of the phases that were trained."""
+    """(name, description) of the phases that were trained."""
     rows = []
     for phase in model.resolved_["phases"]:
         rates = ", ".join(f"{group} {rate:g}" for group, rate in phase["lr"].items())
@@ -109,13 +86,13 @@ def phase_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
 
 
 def run_config(folder: Path) -> dict[str, Any]:
-    """config.json of a run folder; empty for a model that was only saved there."""
+    """config.json of a run folder; empty if a model was only saved there."""
     path = folder / CONFIG
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def run_facts(folder: Path, model: GPPVAE | Saved) -> dict[str, object]:
-    """What makes a run repeatable: seed, versions, commit, machine, time."""
+    """What is needed to repeat a run: seed, versions, commit, machine, time."""
     about = run_config(folder).get("about", {})
     facts: dict[str, object] = {
         "seed": model.seed,

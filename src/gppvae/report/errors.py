@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gppvae.data.arrays import Samples
-from gppvae.data.batches import Batch
+from gppvae.data.batches import Batch, Epoch
 from gppvae.data.sizes import SIZE
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
+from gppvae.estimator.validation import mean_error
 from gppvae.likelihoods.counts import Counts
 from gppvae.models.predict import PREDICT_ROWS, decode_mean
 
@@ -23,17 +25,17 @@ ERRORS = {
 
 
 def error_words(model: GPPVAE) -> tuple[str, str]:
-    """How errors of this model are called: at the head of a column, and at the start of a sentence."""
+    """Names of this model's error: for the head of a column, and for the start of a sentence."""
     name = model.model_.autoencoder.likelihood.values.error_name
     return ERRORS.get(name, (name, f"Mean {name}"))
 
 
 @torch.no_grad()
 def at_their_sizes(model: GPPVAE, samples: Any, table: Table, index: np.ndarray) -> Table:
-    """Rows of samples of counts with the size of each sample, so that predictions can be compared with them.
+    """Rows with the size of each sample of counts, so that predictions can be compared with the samples.
 
     Args:
-        samples: all of them.  table: their rows, `index` of all.
+        samples: all of them.  table: the rows at `index`.
     """
     likelihood = model.model_.autoencoder.likelihood.values
     if not isinstance(likelihood, Counts) or not likelihood.needs_totals:
@@ -56,20 +58,15 @@ def count_scores(model: GPPVAE, part: tuple[Any, Any], index: np.ndarray, ours: 
     likelihood = autoencoder.likelihood.values
     if not isinstance(likelihood, Counts):
         return None
-    data = Samples(part[0], model.channels, model.scale, model.missing)
-    rows, picked = model.prior_.code(Table(part[1]).take(index)), torch.from_numpy(index)
-    device = next(autoencoder.parameters()).device
-    sums = torch.zeros(3, dtype=torch.float64)  # ours, of mean rates, number of values
-    for at in torch.arange(len(picked)).split(PREDICT_ROWS):
-        y, mask = (None if x is None else x.to(device) for x in data.read(picked[at]))
-        assert y is not None
-        batch = Batch(y, mask, rows[at.to(rows.device)], picked[at], 0, len(at))
-        size = autoencoder.sizes(batch)
-        answers = (
-            decode_mean(model.model_, model.posterior_, batch.rows, size),
-            likelihood.mean(likelihood.sized(torch.zeros_like(y), size)),
-        )
-        seen = torch.ones_like(y, dtype=torch.bool) if mask is None else mask
-        errors = [float(likelihood.error(y, answer)[seen].double().sum()) for answer in answers]
-        sums += torch.tensor([*errors, float(seen.sum())], dtype=torch.float64)
-    return {ours: float(sums[0] / sums[2]), f"{MEAN}, at their sizes": float(sums[1] / sums[2])}
+    data = Samples(part[0], model.channels, model.scale, model.missing).part(index)
+    rows = model.prior_.code(Table(part[1]).take(index))
+    epoch = Epoch(data, rows, PREDICT_ROWS, None, next(autoencoder.parameters()).device)
+
+    def predicted(batch: Batch) -> Tensor:
+        return decode_mean(model.model_, model.posterior_, batch.rows, autoencoder.sizes(batch))
+
+    def mean_rates(batch: Batch) -> Tensor:
+        return likelihood.mean(likelihood.sized(torch.zeros_like(batch.y), autoencoder.sizes(batch)))
+
+    answers = {ours: predicted, f"{MEAN}, at their sizes": mean_rates}
+    return {name: mean_error(epoch, autoencoder, answer) for name, answer in answers.items()}

@@ -1,12 +1,11 @@
-"""Samples as pictures: channel order, a common range of shades, contact sheets."""
+"""Samples as pictures: order of channels, a common range of shades, contact sheets."""
 
 from __future__ import annotations
 
-import io
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
+from numpy.typing import ArrayLike, NDArray
 
 
 def is_image(shape: tuple[int, ...]) -> bool:
@@ -21,12 +20,12 @@ def to_pictures(samples: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def shade_range(samples: NDArray[np.float64]) -> tuple[float, float]:
-    """Values drawn black and white: 0 and 1 where these fit the data, else the lowest and highest."""
+    """Values drawn as black and white: 0 and 1 if these fit the data, else the lowest and highest."""
     finite = np.asarray(samples)[np.isfinite(samples)]
     if finite.size == 0:
         return 0.0, 1.0
     low, high = float(np.quantile(finite, 0.001)), float(np.quantile(finite, 0.999))
-    if low >= -0.5 and 0.2 <= high <= 1.5:  # splines overshoot a little at edges
+    if low >= -0.5 and 0.2 <= high <= 1.5:  # splines overshoot slightly at edges
         return 0.0, 1.0
     return (low, high) if high > low else (low, low + 1.0)
 
@@ -44,8 +43,25 @@ def contact_sheet(pictures: NDArray[np.uint8], gap: int = 2) -> NDArray[np.uint8
     return sheet
 
 
-def png_bytes(picture: NDArray[np.uint8]) -> bytes:
-    """One picture (h, w) or (h, w, 3) as a PNG file."""
-    out = io.BytesIO()
-    Image.fromarray(picture).save(out, format="PNG")
-    return out.getvalue()
+def check_images(images: ArrayLike, leading: int, name: str) -> NDArray[Any]:
+    """Return an array of `leading` axes followed by (h, w) or (h, w, 3), or say what is wrong with it."""
+    array = np.asarray(images)
+    colour = array.ndim == leading + 3 and array.shape[-1] == 3
+    if array.size == 0 or not (array.ndim == leading + 2 or colour):
+        lead = "n, " * leading
+        raise ValueError(f"{name} must have shape ({lead}h, w) or ({lead}h, w, 3), got {array.shape}")
+    return array
+
+
+def to_uint8(images: ArrayLike, vmin: float | None = None, vmax: float | None = None) -> NDArray[np.uint8]:
+    """Map vmin..vmax to 0..255, clipping outside; NaN becomes 0.
+
+    By default 0 to the white of the type: 65535 for 16 bits, 255 for other integers, 1 for floats.
+    """
+    array = np.asarray(images)
+    default = 65535.0 if array.dtype == np.uint16 else 255.0 if array.dtype.kind in "iu" else 1.0
+    low, high = 0.0 if vmin is None else vmin, default if vmax is None else vmax
+    if not high > low:
+        raise ValueError(f"vmax must be greater than vmin, got vmin={low} and vmax={high}")
+    scaled = np.clip((array.astype(np.float64) - low) / (high - low), 0.0, 1.0)
+    return np.rint(255.0 * np.nan_to_num(scaled)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Sections of a report that need the data, kept in the run folder so that a report without the data has them too."""
+"""Sections of a report that need the data, kept in the run folder for later reports without the data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ KEPT = "report_sections.json"
 
 
 def keep_sections(folder: Path, model_file: Path, title: str, about: str, sections: dict[str, str]) -> None:
-    """Write the HTML of sections and the title of the page, with the checksum of the model they were made with."""
+    """Write the HTML of sections and the title of the page, with the checksum of their model."""
     content = {"model": _checksum(model_file), "title": title, "about": about, "sections": sections}
     write_bytes(folder / KEPT, json.dumps(content).encode("utf-8"))
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What `keep_sections` wrote; `current` says whether it was made with the model as it is now."""
+    """What `keep_sections` wrote; `current` says whether it belongs to the current model."""
 
     title: str | None = None
     about: str | None = None
@@ -29,7 +29,7 @@ class Kept:
 
 
 def kept_sections(folder: Path, model_file: Path) -> Kept:
-    """What is kept in a folder; nothing if there is no file."""
+    """Sections kept in a folder; none if there is no file."""
     path = folder / KEPT
     if not path.is_file():
         return Kept()

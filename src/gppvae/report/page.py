@@ -1,13 +1,12 @@
 """One self-contained HTML report: text, tables, figures and objects that turn under a slider.
 
-The page carries its style, its script and its pictures (PNG data URIs) and a content policy that forbids any
-request, so it can be mailed, archived or opened from a disk without a network.
+The page contains its style, script and pictures (PNG data URIs), and a content policy that forbids any request. So it
+can be mailed, archived or opened from a disk without a network.
 """
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -19,14 +18,12 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 
 from gppvae.data.atomic import write_bytes
-
-from .figures import check_images, render, to_uint8
-from .svg import CHART_CSS, DARK, LIGHT, Plot
+from gppvae.data.png import png_uri
+from gppvae.report.images import check_images, to_uint8
+from gppvae.report.svg import CHART_CSS, DARK, LIGHT, Plot
 
 MAX_SIDE = 32000  # browsers refuse to decode pictures much larger than this
 DASH = "\u2013"
@@ -35,7 +32,7 @@ _NUMBER = re.compile(r"[-+\u2212]?[\d.,]+(e[-+]?\d+)?( ?%|\s*(\u00b1|\+/?-)\s*[\
 
 @dataclass(frozen=True)
 class Panel:
-    """Frames of a turntable with a value range or a colour map of their own, e.g. a standard deviation."""
+    """Frames of a turntable with their own value range or colour map, e.g. a standard deviation."""
 
     frames: ArrayLike
     vmin: float | None = None
@@ -96,13 +93,6 @@ class Page:
         region = f'class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"'
         self._figure(f"<div {region}>{table}</div>", caption)
 
-    def figure(self, fig: Figure, caption: str, alt: str) -> None:
-        """Add a matplotlib figure at its natural size; `alt` describes it for those who cannot see it."""
-        width, height = (round(96 * inches) for inches in fig.get_size_inches())
-        uri = _data_uri(render(fig, "png", 192))
-        size = f'class="plot" width="{width}" height="{height}"'
-        self._figure(f'<img {size} src="{uri}" alt="{escape(alt)}">', caption)
-
     def plot(self, plot: Plot) -> None:
         """Add charts with the plot's own caption."""
         self._figure(plot.html(), plot.caption)
@@ -122,7 +112,7 @@ class Page:
         ms: int = 220,
         start: tuple[int, int] = (0, 0),
     ) -> None:
-        """Add objects that turn through their views under a slider, a play button, arrow keys or a drag.
+        """Add objects that turn through their views by a slider, a play button, arrow keys or dragging.
 
         Args:
             panels: name -> (n_objects, n_views, h, w) or (..., h, w, 3), shown side by side; a frame that is
@@ -147,11 +137,11 @@ class Page:
         if not (0 <= start[0] < n_objects and 0 <= start[1] < n_views):
             raise ValueError(f"start must be an object and a view of {n_objects} x {n_views}, got {start}")
         data = {"w": width, "h": height, "ms": ms, "start": list(start), **names, **marks}
-        inner = _turntable_html(data, _png(pack_sprite([pixels for pixels, _ in drawn.values()])))
+        inner = _turntable_html(data, png_uri(pack_sprite([pixels for pixels, _ in drawn.values()]), optimize=True))
         self._figure(inner, caption, f' class="turntable" data-turntable="{escape(json.dumps(data))}"')
 
     def facts(self, facts: Mapping[str, object]) -> None:
-        """Add a compact list of facts about the run: seed, versions, commit, wall time."""
+        """Add a compact list of facts about the run, such as seed, versions, commit and wall time."""
         pairs = ((escape(str(key)), escape(_cell(value))) for key, value in facts.items())
         items = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in pairs)
         self._add(f'<dl class="facts">{items}</dl>')
@@ -253,16 +243,6 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     is_float = isinstance(value, Real) and not isinstance(value, Integral)
     return f"{value:.4g}" if is_float else str(value)
-
-
-def _png(pixels: NDArray[np.uint8]) -> str:
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, format="PNG", optimize=True)
-    return _data_uri(out.getvalue())
-
-
-def _data_uri(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 _HEAD = """<!doctype html>

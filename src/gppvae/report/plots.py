@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -11,8 +10,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
 
+from gppvae.data.png import png_uri
+from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE, Curve, Explanation, TermExplanation
 from gppvae.kernels import FreeForm, IdLeaf, InducingLeaf, Leaf, Learned
@@ -25,10 +28,8 @@ from gppvae.report.checked import (
     check_rows,
     read,
     row_label,
-    spread,
 )
-from gppvae.report.figures import cluster_order, to_uint8
-from gppvae.report.images import is_image, png_bytes, shade_range, to_pictures
+from gppvae.report.images import is_image, shade_range, to_pictures, to_uint8
 from gppvae.report.svg import BOLD, Chart, Plot, Series, bar_chart, cut, heat_map, line_chart, scatter_map
 
 TERMS = {
@@ -38,10 +39,10 @@ TERMS = {
 }  # fmt: skip
 MAX_MARKS = 40  # rows of a heat map, and names along an axis
 MAX_CHANNELS, MAX_LINES = 6, 4
-STRIP, PER_ROW = 10, 5  # pictures along a curve, and in a row of a chart
+STRIP, PER_ROW = 10, 5  # pictures along a curve, and per row of a chart
 READING = (
-    "A line on the diagonal is right: of all 90 % intervals, 90 % hold the true value. Below it, intervals are too "
-    "narrow (the model is too sure); above it, too wide."
+    "On the diagonal intervals are right: 90 % of the 90 % intervals contain the true value. Below it they are too "
+    "narrow (the model is overconfident), above it too wide."
 )
 
 
@@ -68,7 +69,7 @@ def plot_training(model: GPPVAE) -> Plot:
 def curve_rows(history: list[dict[str, Any]], phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The log for curves: one name for the validation error, no terms that are always zero.
 
-    Phases that train the encoder alone are left out: it is fitted to finished latents, by a loss of another kind.
+    Phases that train only the encoder are left out: it is fitted to finished latents, with a different loss.
 
     Args:
         history: metrics per epoch.  phases: those that were trained, as in `resolved_`.
@@ -84,7 +85,7 @@ def curve_rows(history: list[dict[str, Any]], phases: list[dict[str, Any]]) -> l
 
 
 def epoch_axis(metrics: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Epochs counted over the whole run, also when each phase starts counting again at 0 or 1."""
+    """Epochs counted over the whole run, even if each phase counts from 0 or 1."""
     axis: list[float] = []
     shift = 0.0
     for i, row in enumerate(metrics):
@@ -110,57 +111,86 @@ def _phase_spans(
 
 
 def covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> list[tuple[str, np.ndarray, list[str], int]]:
-    """(name, matrix, labels, size) of each leaf that has one; long ones are thinned to MAX_MARKS of `size` values.
+    """(name, matrix, labels, size) of each leaf that has one; at most MAX_MARKS of `size` values.
 
     Args:
-        tables: whose numbers are shown beside those of training.
+        tables: whose numbers are shown as well as those of training.
     """
     found, names = [], []
     for leaf in model.prior_.leaves():
         if not isinstance(leaf, (Learned, FreeForm, InducingLeaf)):
             continue
-        matrix, labels, size = _covariance(leaf, tables)
+        numbers = None
+        if isinstance(leaf, InducingLeaf):
+            parts = [leaf.shown_values.cpu().numpy(), *(table.numeric(leaf.columns_read) for table in tables)]
+            numbers = np.unique(np.concatenate(parts), axis=0)
+        matrix, labels, size = leaf_covariance(leaf, numbers, MAX_MARKS)
         names.append(leaf.text())
         name = leaf.text() + (f" ({names.count(leaf.text())})" if names.count(leaf.text()) > 1 else "")
-        if isinstance(leaf, Learned):
-            order = cluster_order(matrix)
-            matrix, labels = matrix[np.ix_(order, order)], [labels[i] for i in order]
         found.append((name, matrix, labels, size))
     return found
 
 
 def plot_covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> Plot:
-    """What the kernel learned about ids and numbers, one heat map per part; a cell says what it is of."""
+    """What the kernel learned about ids and numbers, one heat map per part."""
     charts = []
     for name, matrix, labels, size in covariances(model, tables):
         some = f", {len(labels)} of {size}" if size > len(labels) else ""
         charts.append(heat_map(matrix, labels, name + some))
-    return Plot(charts, "Learned covariances. Ids are ordered so that similar ones stand together; hover over a cell.")
+    return Plot(charts, "Learned covariances. Similar ids are adjacent; hover over a cell for its value.")
 
 
-def _covariance(leaf: Leaf, tables: Sequence[Table]) -> tuple[np.ndarray, list[str], int]:
-    device = next((p.device for p in leaf.parameters()), torch.device("cpu"))
+def leaf_covariance(leaf: Leaf, numbers: np.ndarray | None, most: int) -> tuple[np.ndarray, list[str], int]:
+    """The covariance of a leaf, a label for each row, and the number of values it was thinned from.
+
+    Args:
+        numbers: (D, d), at which it is shown; None for a leaf over ids, where similar ids are adjacent.
+        most: values to show.
+    """
     if isinstance(leaf, IdLeaf):
         size = len(leaf.levels)
-        few = spread(size, MAX_MARKS)
-        labels, values = [leaf.levels[i] for i in few], torch.from_numpy(few).to(device)
+        few = evenly(size, most)
+        labels, values = [leaf.levels[i] for i in few], torch.from_numpy(few)
     else:
-        assert isinstance(leaf, InducingLeaf)
-        parts = [leaf.shown_values.cpu().numpy(), *(table.numeric(leaf.columns_read) for table in tables)]
-        numbers = np.unique(np.concatenate(parts), axis=0)
+        assert numbers is not None
         size = len(numbers)
-        numbers = numbers[spread(size, MAX_MARKS)]
-        labels = [", ".join(f"{value:.4g}" for value in row) for row in numbers]
-        values = torch.from_numpy(numbers).to(device)
+        few = np.ascontiguousarray(numbers[evenly(size, most)])
+        labels, values = [", ".join(f"{value:.4g}" for value in row) for row in few], torch.from_numpy(few)
+    values = values.to(leaf.device)
     with torch.no_grad():
-        return leaf.covariance(values, values).cpu().numpy(), labels, size
+        matrix = leaf.covariance(values, values).cpu().numpy()
+    if isinstance(leaf, Learned):
+        order = cluster_order(matrix)
+        matrix, labels = matrix[np.ix_(order, order)], [labels[i] for i in order]
+    return matrix, labels, size
+
+
+def cluster_order(matrix: ArrayLike) -> NDArray[np.intp]:
+    """Order of rows that puts correlated ones side by side: average linkage on 1 - correlation."""
+    cov = check_square(matrix, "matrix")
+    if len(cov) < 3:
+        return np.arange(len(cov))
+    scale = np.sqrt(np.clip(np.diag(cov), np.finfo(float).tiny, None))
+    distance = np.clip(1.0 - 0.5 * (cov + cov.T) / np.outer(scale, scale), 0.0, 2.0)
+    np.fill_diagonal(distance, 0.0)
+    # The optimal leaf order costs cubic time, so large trees keep their natural order.
+    tree = hierarchy.linkage(squareform(distance, checks=False), "average", optimal_ordering=len(cov) <= 500)
+    return np.asarray(hierarchy.leaves_list(tree), dtype=np.intp)
+
+
+def check_square(matrix: ArrayLike, name: str) -> NDArray[np.float64]:
+    """The matrix as floats, or ValueError unless it is square and finite."""
+    array = np.asarray(matrix, dtype=np.float64)
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.size or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be a finite square matrix, got shape {array.shape}")
+    return array
 
 
 # -- what each term explains
 
 
 def plot_explain(model: GPPVAE, explained: Explanation) -> Plot:
-    """Shares of the terms, the covariance between them, and the curves of each."""
+    """Shares of the terms, the covariance between them, and the curves of each term."""
     names = [term.name for term in explained.terms]
     bars = [(number, term.name, term.signal_share) for number, term in enumerate(explained.terms)]
     for number, term in reversed(list(enumerate(explained.terms))):
@@ -235,7 +265,7 @@ def _map(term: TermExplanation, curve: Curve) -> Chart:
 
 
 def _channel_curves(model: GPPVAE, term: TermExplanation, curve: Curve, colour: int) -> list[Chart]:
-    """The samples along a column: the channels that change most."""
+    """The channels of the samples that change most along a column."""
     assert curve.signal is not None and curve.signal_std is not None
     x, names = _axis(curve)
     labels, unit = channel_names(model), np.broadcast_to(model._unit(), curve.signal.shape[1:])
@@ -260,7 +290,7 @@ def _channel_curves(model: GPPVAE, term: TermExplanation, curve: Curve, colour: 
 
 def _strip(model: GPPVAE, term: TermExplanation, curve: Curve) -> Chart:
     assert curve.signal is not None
-    few = spread(len(curve.values), STRIP)
+    few = evenly(len(curve.values), STRIP)
     frames = to_pictures(channels_first(model, curve.signal[few]))
     low, high = shade_range(frames)
     texts = [f"{v:.3g}" if not isinstance(v, str) else str(v) for v in curve.values[few].tolist()]
@@ -335,7 +365,7 @@ def plot_calibration(model: GPPVAE, checked: Checked) -> Plot:
 
 
 def worst_channels(checked: Checked, n: int) -> list[int]:
-    """The channels whose coverage is furthest from its level, at most MAX_CHANNELS - 1; none if there is only one."""
+    """The channels whose coverage is furthest from nominal, at most MAX_CHANNELS - 1; none if there is only one."""
     if n == 1:
         return []
     far = [float(np.nanmean(np.abs(checked.coverage(i) - LEVELS))) for i in range(n)]
@@ -344,7 +374,7 @@ def worst_channels(checked: Checked, n: int) -> list[int]:
 
 
 def coverage_reading(share: float, level: float, n: int) -> str:
-    """What a coverage means, in two words; differences that chance makes are none."""
+    """What a coverage means, in a few words; differences within chance are ignored."""
     if not math.isfinite(share):
         return "nothing observed"
     noise = 2.0 * math.sqrt(level * (1.0 - level) / max(n, 1)) + 0.03
@@ -352,7 +382,7 @@ def coverage_reading(share: float, level: float, n: int) -> str:
 
 
 def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | None:
-    """Vectors along a numeric column for some ids, or at places, with what was measured; None for other kernels."""
+    """Vectors along a numeric column for some ids, or on a map, with the measurements; None for other kernels."""
     parts = [part for part in (train, test) if part is not None]
     if is_image(model.shape_) or not parts:
         return None
@@ -372,7 +402,7 @@ def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | N
 
 def _read_some(model: GPPVAE, part: Part, most: int) -> tuple[Table, np.ndarray]:
     table = Table(part[1])
-    index = spread(len(table), most)
+    index = evenly(len(table), most)
     return table.take(index), read(model, part[0], index)
 
 
@@ -416,7 +446,7 @@ def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None,
 
 
 def _filled(tables: list[Table], column: str, grid: np.ndarray, by: str | None, level: str | None) -> dict[str, Any]:
-    """Rows along a grid of one column: other numbers as they change with it in the table, ids of the nearest row."""
+    """Rows along a grid of one column: other numbers interpolated from the table, ids from the nearest row."""
     names = set(tables[0].columns).intersection(*(table.columns for table in tables))
     joined = Table({name: np.concatenate([table[name] for table in tables]) for name in names})
     own = joined if by is None else joined.take(np.flatnonzero(joined.ids(by) == level))
@@ -458,10 +488,9 @@ def picture_chart(
     height = max(side * image.shape[0] / image.shape[1] for _, image in pictures)
     for i, (name, image) in enumerate(pictures):
         x, y = (i % per_row) * (side + gap), top + (i // per_row) * (height + 20)
-        uri = "data:image/png;base64," + base64.b64encode(png_bytes(image)).decode("ascii")
         style = ' style="image-rendering:pixelated"' if max(image.shape[:2]) < 96 else ""
         parts.append(
-            f'<image href="{uri}" x="{x:g}" y="{y:g}" width="{side:g}" height="{height:g}"{style}>'
+            f'<image href="{png_uri(image)}" x="{x:g}" y="{y:g}" width="{side:g}" height="{height:g}"{style}>'
             f"<title>{escape(name)}</title></image>"
             f'<text class="soft" x="{x + side / 2:g}" y="{y + height + 13:g}" text-anchor="middle">'
             f"{escape(cut(name, side))}<title>{escape(name)}</title></text>"
@@ -487,9 +516,9 @@ def heat_picture(values: np.ndarray, top: float) -> NDArray[np.uint8]:
 
 def plot_predictions_of(model: GPPVAE, samples: Any, table: Any, each: int = 4) -> Plot:
     """See GPPVAE.plot_predictions."""
-    return plot_cases(model, check_rows(model, (samples, table), spread(len(Table(table)), 256)), {}, each)
+    return plot_cases(model, check_rows(model, (samples, table), evenly(len(Table(table)), 256)), {}, each)
 
 
 def plot_calibration_of(model: GPPVAE, samples: Any, table: Any) -> Plot:
     """See GPPVAE.plot_calibration."""
-    return plot_calibration(model, check_rows(model, (samples, table), spread(len(Table(table)), 256)))
+    return plot_calibration(model, check_rows(model, (samples, table), evenly(len(Table(table)), 256)))

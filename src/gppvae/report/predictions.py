@@ -1,4 +1,4 @@
-"""Answers of a model as a folder: arrays, the rows they belong to, tables with names, pictures. Written atomically."""
+"""Output of a model as a folder: arrays, their rows, tables with names, pictures. Written atomically."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gppvae.data.anndata_files import H5AD, write_h5ad
 from gppvae.data.arrays import from_input_layout
 from gppvae.data.atomic import WriteError, part_of, remove_leftovers, write_error
 from gppvae.data.files import PARQUET
+from gppvae.data.png import png_bytes
 from gppvae.data.table import id_text
 from gppvae.estimator import GPPVAE
-from gppvae.report.figures import to_uint8
-from gppvae.report.images import contact_sheet, is_image, png_bytes, shade_range, to_pictures
+from gppvae.report.images import contact_sheet, is_image, shade_range, to_pictures, to_uint8
 from gppvae.training.folder import RunFolder
 
 SHEET_ROWS = 400
@@ -28,7 +28,7 @@ MAX_NAME = 100  # characters of a picture's name
 
 
 def check_free(folder: str | os.PathLike[str]) -> Path:
-    """The folder, if it can be made and is empty."""
+    """The folder, if it is empty or can be created."""
     path = Path(folder)
     if path.is_dir() and any(path.iterdir()):
         raise ValueError(f"{path} already holds predictions or other files; choose another folder or remove it")
@@ -44,7 +44,7 @@ def write_answers(
     rows_file: Path | None,
     images: bool = True,
 ) -> list[str]:
-    """Write mean.npy, std.npy (where there is one) and rows.csv; of images a PNG per row and one contact sheet.
+    """Write mean.npy, std.npy (if there is one) and rows.csv; for images a PNG per row and one contact sheet.
 
     Values with names are written as mean.csv and std.csv beside the columns of their rows, or as predictions.h5ad
     where the rows came from an .h5ad file.
@@ -53,11 +53,11 @@ def write_answers(
         folder: must be free (see check_free).
         ask: writes mean.npy and std.npy into the folder it is given and returns a Prediction, or the mean alone; they
             may be larger than memory.
-        model: that was asked.  table: the rows, or None.  rows_file: that they came from; text is copied as it is.
+        model: the model.  table: the rows, or None.  rows_file: of the rows; a text file is copied as it is.
         images: whether to draw pictures.
 
     Returns:
-        Names of what is in the folder now.
+        Names of the files in the folder.
     """
 
     def fill(work: Path) -> None:
@@ -96,7 +96,7 @@ def write_draws(
 def _written(
     folder: str | os.PathLike[str], fill: Callable[[Path], None], table: pd.DataFrame | None, rows_file: Path | None
 ) -> list[str]:
-    """Fill a folder under a temporary name, and give it its name when it is whole."""
+    """Fill a folder under a temporary name, and rename it when it is complete."""
     target = check_free(folder)
     work = part_of(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def _write_named(
 
 
 def _write_csv(path: Path, array: np.ndarray, names: list[str], rows: pd.DataFrame, append: bool = False) -> None:
-    """Values under their names, after the columns of their rows; some rows at a time, for arrays larger than memory."""
+    """Named values, after the columns of their rows; in chunks of rows, for arrays larger than memory."""
     own = rows[[name for name in rows.columns if str(name) not in set(names)]].reset_index(drop=True)
     for start in range(0, len(array), CSV_ROWS):
         part = slice(start, start + CSV_ROWS)
@@ -150,7 +150,7 @@ def _write_csv(path: Path, array: np.ndarray, names: list[str], rows: pd.DataFra
 
 
 def _row_names(table: pd.DataFrame | None, model: GPPVAE, count: int) -> list[str]:
-    """A name for each row: its number, and what the kernel's columns say of it."""
+    """A name for each row: its number, and its entries in the kernel's columns."""
     digits = max(4, len(str(count - 1)))
     numbers = [f"{number:0{digits}d}" for number in range(count)]
     columns = [] if table is None else [name for name in model.prior_.columns() if name in table.columns]
@@ -161,7 +161,7 @@ def _row_names(table: pd.DataFrame | None, model: GPPVAE, count: int) -> list[st
 
 
 def _draw(folder: Path, samples: np.ndarray, names: list[str]) -> None:
-    """A picture of each sample, and a contact sheet of the first ones, which set the range of shades."""
+    """A picture of each sample, and a contact sheet of the first ones, which also set the range of shades."""
     first = to_pictures(samples[:SHEET_ROWS])
     shades = shade_range(samples[:SHEET_ROWS])
     (folder / "images").mkdir()

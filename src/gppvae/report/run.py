@@ -1,4 +1,4 @@
-"""The report of a run: a run folder and, where given, its data -> figures and one self-contained page."""
+"""The report of a run: figures and one self-contained page from a run folder and, if given, its data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gppvae.data.subset import Subset
+from gppvae.data.run_files import model_file
+from gppvae.data.subset import Subset, evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.comparison import MODEL
-from gppvae.estimator.saving import model_file
-from gppvae.kernels import IdLeaf
+from gppvae.estimator.described import column_rows, kernel_rows, kernel_text
 from gppvae.report import plots
 from gppvae.report.checked import (
     DRAWS,
@@ -28,17 +28,8 @@ from gppvae.report.checked import (
     channels_first,
     check_rows,
     read,
-    spread,
 )
-from gppvae.report.describe import (
-    REPORT,
-    column_rows,
-    kernel_rows,
-    kernel_text,
-    phase_rows,
-    run_facts,
-    settings_rows,
-)
+from gppvae.report.describe import REPORT, phase_rows, run_facts, settings_rows
 from gppvae.report.errors import count_scores, error_words
 from gppvae.report.images import is_image, shade_range, to_pictures
 from gppvae.report.kept import keep_sections, kept_sections
@@ -52,7 +43,7 @@ MAX_NAMED = 12  # channels in the table of the calibration
 RESULTS, PREDICTIONS, CALIBRATION = "Results", "Predictions", "Can the uncertainty be trusted?"
 TURN, ALONG, EXPLAINED = "Every view of every object", "Measured and predicted", "What each term explains"
 LEARNED, TRAINING, FACTS = "What the kernel learned", "Training", "Facts"
-WITHOUT_DATA = (LEARNED, TRAINING, FACTS)  # made anew every time
+WITHOUT_DATA = (LEARNED, TRAINING, FACTS)  # made again every time
 
 
 def write_report(
@@ -68,13 +59,13 @@ def write_report(
 ) -> Path:
     """Write report.html and figures/ into the run folder.
 
-    Sections that need data which is not given are those of the last report of this folder, if it had them.
+    Sections whose data are not given are kept from the last report of this folder, if it had them.
 
     Args:
-        folder: holds the run.  model: fitted; loaded from the folder when None.
+        folder: of the run.  model: fitted; loaded from the folder when None.
         train, test: (samples, table) of training and of held-out data.
         scores: mean squared error at the test rows by method, the model's first; computed when None.
-        others: predictions of other methods at the test rows to compare with, (n, *shape) or (n, h, w) each.
+        others: predictions of other methods at the test rows, (n, *shape) or (n, h, w) each.
         title, about: of the page; those of the last report, or the name of the folder, when None.
     """
     report = RunReport(Path(folder), model or GPPVAE.load(folder), train, test, title, about)
@@ -83,7 +74,7 @@ def write_report(
 
 
 class RunReport:
-    """The sections of the page; each adds itself only where the model and the data allow it."""
+    """The sections of the page; each is added only if the model and the data allow it."""
 
     def __init__(
         self, folder: Path, model: GPPVAE, train: Part | None, test: Part | None, title: str | None, about: str | None
@@ -91,16 +82,16 @@ class RunReport:
         self.kept = kept_sections(folder, model_file(folder))
         self.folder, self.model, self.train = folder, model, train
         self.test = test = None if test is None else _of_known_ids(model, test)
-        name = os.fsencode(folder.resolve().name).decode("utf-8", "replace")  # as typed, in the C locale too
+        name = os.fsencode(folder.resolve().name).decode("utf-8", "replace")  # as typed, even in the C locale
         title = title or self.kept.title or name
         about = about or (self.kept.about if self.kept.current else None)
         about = about or f"{kernel_text(model)}, {model.prior_.n_latents} latent dimensions"
         self.page = Page(title, about)
         self.images = is_image(model.shape_)
-        self.rows = np.array([], dtype=np.int64) if test is None else spread(len(Table(test[1])), MAX_SCORED)
+        self.rows = np.array([], dtype=np.int64) if test is None else evenly(len(Table(test[1])), MAX_SCORED)
 
     def write_sections(self, scores: Mapping[str, float] | None, others: Mapping[str, np.ndarray]) -> None:
-        """All sections in their order; those that cannot be made are taken from the last report of the folder."""
+        """All sections in order; those that cannot be made are taken from the last report of the folder."""
         makers: dict[str, Callable[[], None]] = {
             RESULTS: lambda: self.results(scores),
             PREDICTIONS: lambda: self.predictions(others),
@@ -118,21 +109,19 @@ class RunReport:
             if heading in WITHOUT_DATA or any_data or heading not in kept:
                 make()
             if heading in kept and heading not in self.page.parts():
-                note = "" if self.kept.current else "<p>From the last report; the model was saved again since.</p>"
+                note = "" if self.kept.current else "<p>From the last report; the model has been saved again since.</p>"
                 self.page.carry(heading, note + kept[heading])
         made = {heading: html for heading, html in self.page.parts().items() if heading not in WITHOUT_DATA}
         if any_data and made:
             texts = self.page.title, self.page.subtitle or ""
             keep_sections(self.folder, model_file(self.folder), *texts, made)
         if not made.keys() & {RESULTS, PREDICTIONS, EXPLAINED}:
-            self.page.text(
-                "Sections with errors, cases and shares need the data: gppvae report RUN --table table.csv --data ..."
-            )
+            self.page.text("Errors, cases and shares need the data: gppvae report RUN --table table.csv --data ...")
 
     # -- sections
 
     def results(self, scores: Mapping[str, float] | None) -> None:
-        """Mean squared errors at rows that were not trained on, beside simple answers."""
+        """Mean squared errors at held-out rows, beside simple answers."""
         found = dict(scores or (self._scores() if self.test is not None else {}))
         compared = self.model.comparison_
         if not found and compared is None:
@@ -184,19 +173,19 @@ class RunReport:
         self.page.download("rows.csv", _csv(frame), "error and mean predicted standard deviation of each of these rows")
 
     def calibration(self) -> None:
-        """How often true values are inside the predicted intervals, per channel, in words too."""
+        """How often true values are inside the predicted intervals, per channel."""
         checked = self._checked()
         if checked is None or self.test is None:
             return
         self.page.section(
             CALIBRATION,
-            "A prediction comes with a standard deviation, so with intervals. Here is how many of the true values, at "
-            "rows that were not trained on, were inside them.",
+            "A prediction has a standard deviation, and so intervals. This is how many of the true values at held-out "
+            "rows lie inside them.",
         )
         self._plot(plots.plot_calibration(self.model, checked), "calibration")
         names, half, nine = channel_names(self.model), 0.5, 0.9
         per_value = [("all", checked.coverage(), checked.truth)]
-        shown = spread(len(names), len(names)) if len(names) <= MAX_NAMED else plots.worst_channels(checked, len(names))
+        shown = list(range(len(names))) if len(names) <= MAX_NAMED else plots.worst_channels(checked, len(names))
         if len(names) > 1:
             per_value += [(names[i], checked.coverage(i), checked.truth[:, i]) for i in shown]
         rows = []
@@ -205,12 +194,12 @@ class RunReport:
             n = len(truth)  # values of one sample are not independent, samples are
             words = plots.coverage_reading(at_nine, nine, n)
             rows.append((name, f"{at_half:.0%}", f"{at_nine:.0%}", words))
-        some = "" if len(names) <= MAX_NAMED else f" The {len(shown)} of {len(names)} channels that are furthest off."
-        text = f"Share of true values inside the 50 % and the 90 % interval, and how to read the second.{some}"
+        some = "" if len(names) <= MAX_NAMED else f" The worst {len(shown)} of {len(names)} channels."
+        text = f"Share of true values inside the 50 % and 90 % intervals, and what the second means.{some}"
         self.page.table(["channel", "in the 50 % interval", "in the 90 % interval", "intervals are"], rows, text)
 
     def turntable(self) -> None:
-        """Objects that turn through all views; opens where the model was tested or is least certain."""
+        """Objects that turn through all views; opens at a held-out view, or where the model is least certain."""
         turn = find_turn(self.model, self.test) if self.images else None
         if turn is None:
             return
@@ -249,8 +238,8 @@ class RunReport:
         explained = self.model.explain(part[1])
         self.page.section(
             EXPLAINED,
-            "The share of the predicted signal that each term of the kernel makes, and what it does along its columns "
-            "while the other terms stay at their means. Bands are two standard deviations.",
+            "The share of each kernel term in the predicted signal, and its effect along its columns with the other "
+            "terms at their means. Bands are two standard deviations.",
         )
         self._plot(plots.plot_explain(self.model, explained), "explained")
         self.page.download("shares.csv", explained.shares.to_csv(), "shares of the terms")
@@ -286,12 +275,12 @@ class RunReport:
         self.page.download("history.csv", _csv(pd.DataFrame(self.model.history_)), "the log, one row per epoch")
 
     def facts(self) -> None:
-        """Columns, settings and what makes the run repeatable."""
+        """Columns, settings and what is needed to repeat the run."""
         self.page.section(FACTS)
         self.page.table(["column", "in training"], column_rows(self.model), "Columns the kernel reads.")
         self.page.facts(run_facts(self.folder, self.model) | {"shape of a sample": self.model.shape_})
-        self.page.table(["phase", "how it was trained"], phase_rows(self.model), "Phases of the training.")
-        self.page.table(["setting", "value"], settings_rows(self.model), "Settings that were trained with.")
+        self.page.table(["phase", "how it was trained"], phase_rows(self.model), "Training phases.")
+        self.page.table(["setting", "value"], settings_rows(self.model), "Settings used in training.")
 
     # -- pieces
 
@@ -302,8 +291,8 @@ class RunReport:
     def _checked_rows(self) -> np.ndarray:
         part = self.test if self.test is not None else self.train
         assert part is not None
-        rows = self.rows if self.test is not None else spread(len(Table(part[1])), MAX_SCORED)
-        return rows[spread(len(rows), MAX_CHECKED)]
+        rows = self.rows if self.test is not None else evenly(len(Table(part[1])), MAX_SCORED)
+        return rows[evenly(len(rows), MAX_CHECKED)]
 
     def _checked(self) -> Checked | None:
         part = self.test if self.test is not None else self.train
@@ -322,18 +311,15 @@ class RunReport:
         guess = channels_first(self.model, self.model.predict(Table(self.test[1]).take(self.rows)).mean)
         scores = {OURS: float(np.nanmean(np.square(truth - guess)))}
         if self.train is not None:
-            mean = np.nanmean(read(self.model, self.train[0], spread(len(Table(self.train[1])), MAX_SCORED)), axis=0)
+            mean = np.nanmean(read(self.model, self.train[0], evenly(len(Table(self.train[1])), MAX_SCORED)), axis=0)
             scores["mean of the training samples"] = float(np.nanmean(np.square(truth - mean)))
         return scores
 
 
 def _of_known_ids(model: GPPVAE, part: Part) -> Part | None:
-    """The rows that the model can predict: ids that it does not know are left out; None if no row is left."""
+    """The rows with known ids, which the model can predict; None if there are none."""
     table = Table(part[1])
-    known = np.ones(len(table), dtype=bool)
-    for leaf in model.prior_.leaves():
-        if isinstance(leaf, IdLeaf):
-            known &= np.isin(table.ids(leaf.column), leaf.levels)
+    known = model.prior_.knows(table)
     if known.all():
         return part
     kept = np.flatnonzero(known)
@@ -341,7 +327,7 @@ def _of_known_ids(model: GPPVAE, part: Part) -> Part | None:
 
 
 def first_cell(uncertain: np.ndarray, held: np.ndarray, known: np.ndarray) -> tuple[int, int]:
-    """Object and view to open on, the least certain of the held-out cells, else of the measured ones, else of all.
+    """Object and view to open on: the least certain of the held-out cells, else of the measured ones, else of all.
 
     Args:
         uncertain, held, known: (objects, views) each.

@@ -1,7 +1,7 @@
 """Charts as SVG text: lines with bands, bars, heat maps and maps, without a drawing library.
 
-Colours are classes, never values, so that a chart takes those of its page, light or dark. Marks carry a <title>, which
-browsers show when the pointer rests on them.
+Colours are CSS classes, so that a chart follows the light or dark colours of its page. Marks have a <title>, which
+browsers show on hover.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BOLD = 1.12  # how much wider bold letters are
 
 @dataclass(frozen=True)
 class Chart:
-    """One drawing: `body` in a box of `width` x `height` pixels."""
+    """One drawing: `body` is `width` x `height` pixels."""
 
     width: float
     height: float
@@ -55,7 +55,7 @@ class Chart:
     label: str
 
     def svg(self, extra: str = "", inner: str = "") -> str:
-        """The <svg> element; `label` is read to those who cannot see it."""
+        """The <svg> element; screen readers read `label`."""
         return (
             f'<svg class="chart" viewBox="0 0 {self.width:g} {self.height:g}" '
             f'width="{self.width:g}" height="{self.height:g}" role="img" aria-label="{escape(self.label)}"{extra}>'
@@ -75,7 +75,7 @@ class Plot:
     caption: str
 
     def html(self) -> str:
-        """The charts side by side as far as the page is wide; the page has the style."""
+        """The charts side by side, as many as fit; the page has the style."""
         return f'<div class="charts">{"".join(chart.svg() for chart in self.charts)}</div>'
 
     def _repr_html_(self) -> str:
@@ -154,7 +154,7 @@ def line_chart(
     """Series over one axis with a legend; `spans` are (from, to, colour, name) behind them.
 
     Args:
-        x_names: what stands below x = 0, 1, ..., instead of numbers.  log: of the y axis.
+        x_names: labels at x = 0, 1, ..., instead of numbers.  log: scale of the y axis.
     """
     spread = [np.asarray(s.y, dtype=np.float64) for s in series]
     limits = [y for s, y in zip(series, spread, strict=True) for y in _with_band(s, y)]
@@ -180,7 +180,7 @@ def bar_chart(
     names: Sequence[str], values: Sequence[float], title: str = "", *, width: float = 420, percent: bool = False,
     colours: Sequence[int] | None = None,
 ) -> Chart:  # fmt: skip
-    """One horizontal bar per name, its value beside it; bars below zero go to the left."""
+    """One horizontal bar per name with its value; bars below zero go left."""
     colours = range(len(names)) if colours is None else colours
     given = [value if math.isfinite(value) else 0.0 for value in values]
     shown = [f"{100 * v:.1f} %" if percent else number(v) for v in values]
@@ -203,10 +203,10 @@ def bar_chart(
 
 
 def heat_map(matrix: Any, labels: Sequence[str], title: str = "", most: float = 110.0) -> Chart:
-    """A square matrix: blue above zero, orange below; a cell says its two labels and its value.
+    """A square matrix: blue above zero, orange below; the title of a cell has its labels and value.
 
     Args:
-        most: pixels for a label.
+        most: width of a label in pixels.
     """
     cells = np.asarray(matrix, dtype=np.float64)
     n = len(cells)
@@ -243,7 +243,7 @@ def scatter_map(
     places: Any, values: Any, title: str, x_label: str, y_label: str, *, width: float = 280, signed: bool = False,
     limits: tuple[float, float] | None = None,
 ) -> Chart:  # fmt: skip
-    """Dots at places, (M, 2), the stronger the larger the value; equal units on both axes."""
+    """Dots at places, (M, 2), stronger for larger values; equal units on both axes."""
     at, given = np.asarray(places, dtype=np.float64), np.asarray(values, dtype=np.float64)
     (x0, y0), (x1, y1) = at.min(axis=0), at.max(axis=0)
     x1, y1 = max(x1, x0 + 1e-9), max(y1, y0 + 1e-9)
@@ -425,7 +425,7 @@ def _legend(rows: list[list[tuple[float, int, str]]]) -> str:
 
 
 def _scale_bar(x: float, y: float, height: float, high: float, signed: bool, low: float = 0.0) -> str:
-    """What the strength of a colour means."""
+    """The legend of colour strengths."""
     n = 10
     parts = []
     for i in range(n):
@@ -452,6 +452,6 @@ def _names_height(names: Sequence[str]) -> float:
 
 
 def cut(text: str, width: float) -> str:
-    """As much of a text as goes into so many pixels."""
+    """As much of a text as fits into `width` pixels."""
     most = max(3, int(width / LETTER))
     return text if len(text) <= most else text[: most - 1] + "\u2026"

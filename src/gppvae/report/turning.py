@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from gppvae.data.arrays import Samples
+from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
 from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned, Periodic
+from gppvae.report.checked import Part, read
 
 MAX_VIEWS, MAX_OBJECTS, MAX_BETWEEN = 64, 12, 3
-MAX_PIXELS = 6_000_000  # of the sprite, so that the page stays a few megabytes
+MAX_PIXELS = 6_000_000  # of the sprite, so that the page stays at a few megabytes
 MAX_WIDE = 30_000
-
-Part = tuple[Any, Any]  # samples and their table
 
 
 @dataclass(frozen=True)
@@ -88,10 +86,10 @@ def _numbers(leaf: Leaf, test: Table | None, limit: int) -> list[float]:
     values = leaf.shown_values[:, 0].cpu().numpy()
     if test is not None:
         values = np.concatenate([values, test.numeric(leaf.columns_read)[:, 0]])
-    values = np.unique(values)
-    if len(values) > limit:
-        values = values[np.linspace(0, len(values) - 1, limit).round().astype(int)]
-    return with_between(values, limit, leaf.period if isinstance(leaf, Periodic) else None)
+    distinct = np.unique(values)
+    return with_between(
+        distinct[evenly(len(distinct), limit)], limit, leaf.period if isinstance(leaf, Periodic) else None
+    )
 
 
 def with_between(values: np.ndarray, limit: int, period: float | None = None) -> list[float]:
@@ -103,7 +101,7 @@ def with_between(values: np.ndarray, limit: int, period: float | None = None) ->
     for start, end in zip(values, ends, strict=False):
         filled += list(start + shares * (end - start))
     around = filled if period is None else [value % period for value in filled]
-    # Rounding joins values that differ only by the arithmetic above, measured ones first.
+    # Rounding merges values that differ only by rounding errors; measured ones win.
     distinct = {round(float(value), 9): float(value) for value in reversed(around)}
     return sorted(distinct.values())
 
@@ -124,9 +122,8 @@ def measured(model: GPPVAE, turn: Turn, train: Part | None, test: Part | None) -
         ]
         if not found:
             continue
-        samples = Samples(part[0], model.channels, model.scale, model.missing)
-        y, _ = samples.read(torch.tensor([number for number, _ in found]))
-        for sample, (_, place) in zip(y.numpy(), found, strict=True):
+        y = read(model, part[0], np.array([number for number, _ in found]))
+        for sample, (_, place) in zip(y, found, strict=True):
             frames[place // shape[1], place % shape[1]] = sample
             held[place // shape[1], place % shape[1]] = is_test
     return frames, held

@@ -1,1 +1,1 @@
-"""The training loop, phases as data, checkpoints and progress."""
+"""The training loop, phases, checkpoints and progress."""

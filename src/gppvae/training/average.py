@@ -1,4 +1,4 @@
-"""Running average of parameters, with a low decay at the start to avoid bias."""
+"""Running average of parameters; its decay starts low to avoid bias towards the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fit tells while it runs: one small protocol, enough for TensorBoard, Weights & Biases or MLflow."""
+"""Callbacks of a fit: one small protocol, enough for TensorBoard, Weights & Biases or MLflow."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Metrics = dict[str, float]
 
 
 class Callback:
-    """Told by `fit(callbacks=[...])` how training goes; override what you need. Only the first process calls it.
+    """Called by `fit(callbacks=[...])` during training; override what you need. Only the first process calls it.
 
-    What a callback raises ends the training as Ctrl-C does: the state after the last whole epoch is in the run folder.
+    An exception in a callback ends training as Ctrl-C does: the state after the last full epoch is in the run folder.
 
     Example:
         >>> from gppvae import Callback
@@ -37,8 +37,8 @@ class Callback:
         """An epoch is done.
 
         Args:
-            phase: its name.  step: epochs done in all phases, from 1; a run that is continued counts on.
-            metrics: loss, its terms, seconds, and validation errors where the epoch had a validation.
+            phase: its name.  step: epochs done in all phases, from 1; a resumed run counts on.
+            metrics: loss, its terms, seconds, and validation errors if the epoch was validated.
         """
 
     def on_end(self, error: BaseException | None) -> None:
@@ -65,10 +65,10 @@ class LogMetrics(Callback):
 
 
 class CallbackList(Callback):
-    """Several callbacks as one, told in order.
+    """Several callbacks as one, called in order.
 
     Args:
-        callbacks: of the user.  active: False in processes other than the first.
+        callbacks: the user's.  active: False in all processes but the first.
     """
 
     def __init__(self, callbacks: Sequence[Callback], active: bool = True) -> None:
@@ -88,7 +88,7 @@ class CallbackList(Callback):
 
 
 def check_callbacks(callbacks: Any) -> list[Callback]:
-    """The callbacks as a list, or TypeError when one of them cannot be called so."""
+    """The callbacks as a list, or TypeError if one of them is not a callback."""
     if not isinstance(callbacks, (list, tuple)):
         raise TypeError(f"callbacks must be a list, got {type(callbacks).__name__}; write callbacks=[...]")
     for callback in callbacks:

@@ -1,4 +1,4 @@
-"""Tensors and JSON in one file that is either whole or not there. Nothing is ever unpickled."""
+"""Tensors and JSON in one file that is either complete or absent. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Tensors with JSON beside them in the header, one file, renamed into place."""
+    """Write tensors, with JSON in the header, into one file, atomically."""
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(meta)
     header = {"format": FORMAT, "meta": text, "sha256": digest(plain, text)}
@@ -30,14 +30,14 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write_tensors` wrote; a missing, cut, damaged or foreign file is one clear ValueError."""
+    """Read what `write_tensors` wrote; a missing, truncated, damaged or foreign file is one clear ValueError."""
     content = read_whole(path)
     meta = checked_header(content, path)
     return load_safetensors(content), meta
 
 
 def check_finite(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Raise ValueError at NaN or infinity, unless `own`, the tensors of a fresh model, has it there (open bounds)."""
+    """Raise ValueError at NaN or infinity, unless `own`, the tensors of a new model, has the same (open bounds)."""
     for name, value in tensors.items():
         if not value.isfinite().all() and not (name in own and torch.equal(value, own[name].to(value.device))):
             raise ValueError(f"{name} is not finite")

@@ -1,4 +1,4 @@
-"""Many processes under torchrun. The only place that reads the environment they are described in."""
+"""Several processes under torchrun. The only module that reads their environment variables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ProcessGroup(World):
 
 
 def _alike(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Tensors by type and device, in the order of their first appearance: one message for each group."""
+    """Tensors grouped by type and device: one message per group."""
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -56,7 +56,7 @@ def _alike(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def current_world() -> World:
-    """The processes that torchrun started, or this process alone. All of them must call it."""
+    """The processes that torchrun started, or this process alone. All processes must call it."""
     if not dist.is_initialized():
         if _started_processes() == 1:
             return ALONE
@@ -69,7 +69,7 @@ def current_world() -> World:
 
 
 def _connect(backend: str) -> None:
-    """Join the process group under a name that is new at every start."""
+    """Join the process group under a name that is new for every start."""
     store, rank, size = next(rendezvous("env://"))
     name = _agree(store, rank, size)
     dist.init_process_group(backend, store=dist.PrefixStore(name, store), rank=rank, world_size=size)
@@ -77,10 +77,10 @@ def _connect(backend: str) -> None:
 
 
 def _leave() -> None:
-    """Leave the group while the interpreter lives.
+    """Leave the group before the interpreter shuts down.
 
-    Threads of gloo need the interpreter's lock to let go of the tensors of the last sum; asking for it when it is
-    being shut down would abort a process whose work is done. A pause gives them the lock.
+    Threads of gloo need the interpreter's lock to release the tensors of the last sum. Taking it during shutdown would
+    abort a process whose work is done. A pause gives them the lock.
     """
     if dist.is_initialized():
         time.sleep(LEAVE_SECONDS)
@@ -90,9 +90,9 @@ def _leave() -> None:
 def _agree(store: dist.Store, rank: int, size: int) -> str:
     """A name that only the processes of this start can know.
 
-    torchrun keeps its store when it starts workers again, with the addresses of the dead ones in it; processes that
-    read those would be refused or wait for each other for ever. The number of the restart is no such name: it stays
-    when hosts join or leave. So each asks with a word of its own, and only an answer to that word counts.
+    torchrun keeps its store when it restarts workers, with the addresses of the dead ones in it. Processes that read
+    those would be refused, or wait for each other forever. The restart count cannot be the name: it does not change
+    when hosts join or leave. So each process asks with a random word, and only an answer to that word counts.
     """
     if rank > 0:
         word = uuid.uuid4().hex
@@ -108,7 +108,7 @@ def _agree(store: dist.Store, rank: int, size: int) -> str:
         if time.monotonic() > deadline:
             raise TimeoutError(
                 f"expected {size} processes to meet, got no answer from {sorted(missing)} in {patience}; "
-                "look for the error of those"
+                "look for their errors"
             )
         for other in missing:
             if store.check([f"gppvae/ask/{other}"]):
@@ -119,7 +119,7 @@ def _agree(store: dist.Store, rank: int, size: int) -> str:
 
 
 def on_first(world: World, ask: Callable[[], bool]) -> bool:
-    """What `ask` returns in the first process, in all; what it raises there is raised in all."""
+    """Run `ask` in the first process; all processes return its result or raise its error."""
     answer, sentence = torch.zeros(2, dtype=torch.int64), torch.zeros(SENTENCE_BYTES, dtype=torch.int64)
     failed: Exception | None = None
     if world.first:
@@ -143,9 +143,9 @@ def check_same(world: World, digests: Mapping[str, str]) -> None:
     """Raise ValueError in all processes unless all have the same digests.
 
     Args:
-        digests: SHA-256 in hexadecimal digits, by the name of what they are of; the same names in all processes.
+        digests: SHA-256 in hexadecimal, by name; the same names in all processes.
     """
-    # Half of each digest, as eight numbers that a sum over processes, all but one of them zero, leaves as they are.
+    # Half of each digest, as eight numbers: a process fills its own row and the others add zeros.
     own = [[int(value[place : place + 4], 16) for place in range(0, 32, 4)] for value in digests.values()]
     found = torch.zeros(len(own), world.size, 8, dtype=torch.int64)
     found[:, world.rank] = torch.tensor(own)
@@ -161,7 +161,7 @@ def check_same(world: World, digests: Mapping[str, str]) -> None:
 
 
 def restarted() -> bool:
-    """Whether torchrun started this process in place of an earlier one."""
+    """Whether torchrun restarted this process."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 

@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves on disk, and what a stopped run continues from."""
+"""The run folder: what a run writes to disk, and what an interrupted run resumes from."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from torch import Tensor
 from gppvae.data.atomic import write_bytes, write_error
 from gppvae.data.header import read_object
 from gppvae.data.run_files import CHECKPOINT, CONFIG, METRICS, MODEL
-from gppvae.data.table import shortened
+from gppvae.data.words import shortened
 from gppvae.data.world import ALONE, World
 from gppvae.training.checkpoint import read_tensors, write_json, write_tensors
 from gppvae.training.distributed import on_first, restarted
 from gppvae.training.lock import FolderLock
 
-# Of a configuration: arguments as given, what is trained, classes of the user's own, checksums of the data.
+# Sections of a configuration: arguments as given, settings as trained, the user's own classes, checksums of the data.
 SECTIONS = {"given", "trained", "own", "data"}
 
-NO_CODE = ("results", "docs", "*.md")  # what a run may have written, or pages; no number depends on them
+NO_CODE = ("results", "docs", "*.md")  # results and pages, on which no number depends
 
 log = logging.getLogger("gppvae")
 
@@ -35,7 +35,7 @@ class RunFolder:
     """config.json, metrics.jsonl, checkpoint.safetensors and, when done, model.safetensors.
 
     Args:
-        path: of the folder.  world: the processes of the run; all may read the folder, the first one writes.
+        path: of the folder.  world: the processes of the run; all read the folder, the first one writes.
     """
 
     def __init__(self, path: str | os.PathLike[str], world: World = ALONE) -> None:
@@ -43,37 +43,35 @@ class RunFolder:
         self._lock = FolderLock(self.path)
 
     def check_unfinished(self) -> None:
-        """Raise ValueError when the folder holds a finished run.
+        """Raise ValueError if the folder holds a finished run.
 
-        Not in a process that torchrun started again: the run may have ended before another worker died, in this fit or
-        in a later one of the same script. Its last checkpoint then gives the same model once more.
+        A process that torchrun restarted does not raise: the run may have finished before another worker died, in this
+        fit or in a later one of the same script. Resuming from its last checkpoint then gives the same model again.
         """
         if self.finished() and not restarted():
             raise ValueError(f"{self.path} already holds a finished run; choose another folder or remove it")
 
     def check_writable(self) -> None:
-        """Raise OSError unless this is, or can become, a folder to write in; leaves nothing behind."""
+        """Raise OSError unless the folder can be created or written; leaves nothing behind."""
         path = self.path.absolute()
         nearest = next(place for place in (path, *path.parents) if place.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             reason = "no permission in" if nearest.is_dir() else "the file"
-            raise OSError(
-                f"expected a folder that can be written at {self.path}, got {reason} {nearest}; choose another one"
-            )
+            raise OSError(f"expected a writable folder at {self.path}, got {reason} {nearest}; choose another one")
 
     def prepare(self, config: dict[str, Any]) -> bool:
-        """Make the folder for this configuration; True when it holds an unfinished run to continue.
+        """Create the folder for this configuration; True if it holds an unfinished run to resume.
 
-        Nobody else can write a run into it until `release`, or until this process ends.
+        The folder is locked against other runs until `release`, or until this process ends.
 
         Raises:
-            ValueError: it holds a finished run, an unfinished one with other settings, or one that is under way.
+            ValueError: it holds a finished run, an unfinished one with other settings, or one that is still running.
             OSError: it cannot be written.
         """
         return on_first(self.world, lambda: self._prepare(config))
 
     def release(self) -> None:
-        """Let others write into the folder."""
+        """Unlock the folder."""
         self._lock.release()
 
     def _prepare(self, config: dict[str, Any]) -> bool:
@@ -84,7 +82,7 @@ class RunFolder:
             probe.unlink()
         except OSError as error:
             raise OSError(
-                f"expected a folder that can be written at {self.path}, got {error.strerror}; choose another one"
+                f"expected a writable folder at {self.path}, got {error.strerror}; choose another one"
             ) from None
         self._lock.acquire(patience=10.0 if restarted() else 0.0)
         try:
@@ -101,7 +99,7 @@ class RunFolder:
 
     def _check_same(self, existing: dict[str, Any], config: dict[str, Any]) -> None:
         old, new = existing["settings"], json.loads(json.dumps(config))
-        for section in config:  # what was given comes first; a file changed by hand may differ in what is trained alone
+        for section in config:  # given settings first; a file edited by hand may differ only in what was trained
             for key in sorted(old[section].keys() | new[section].keys()):
                 before, now = old[section].get(key), new[section].get(key)
                 if before != now:
@@ -119,9 +117,9 @@ class RunFolder:
         return read_tensors(self.path / CHECKPOINT)
 
     def keep_metrics(self, count: int) -> list[dict[str, Any]]:
-        """The first `count` rows of the log; later ones, written after the checkpoint, are dropped.
+        """The first `count` rows of the log; rows written after the checkpoint are dropped.
 
-        Rows are not flushed to disk one by one, so a power failure may have taken the last ones.
+        Rows are not flushed to disk one by one, so the last ones may be lost in a power failure.
         """
         path = self.path / METRICS
         lines = path.read_bytes().splitlines()[:count] if path.exists() else []
@@ -145,14 +143,14 @@ class RunFolder:
             with open(path, "ab") as file:
                 file.write((json.dumps(row) + "\n").encode())
         except OSError as error:
-            raise write_error(error, path, "the checkpoint is as it was") from error
+            raise write_error(error, path, "the checkpoint is unchanged") from error
 
     def finished(self) -> bool:
         return (self.path / MODEL).exists()
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """config.json of a run folder; a missing, damaged or older one is an error in one sentence."""
+    """config.json of a run folder; a missing, damaged or older one is one clear error."""
     path = Path(folder) / CONFIG
     if not path.exists():
         raise FileNotFoundError(f"expected a run folder at {folder}, found no {CONFIG} in it; check the name")
@@ -161,15 +159,15 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(settings, dict) or not settings.keys() >= SECTIONS:
         raise ValueError(f"{path} was written by another version of gppvae; start again in another folder")
     if not all(isinstance(section, dict) for section in settings.values()):
-        raise ValueError(f"{path} is damaged (a section of its settings is no object); start again in another folder")
+        raise ValueError(f"{path} is damaged (a section of its settings is not an object); start in another folder")
     return content
 
 
 def provenance() -> dict[str, Any]:
-    """Versions, commit and machine of this run, for the record.
+    """Versions, commit and machine of this run.
 
-    `clean` says whether the code is that of the commit: results and pages may have changed, nothing else. It is None
-    outside a repository.
+    `clean` says whether the code is exactly that of the commit; results and pages may have changed. It is None outside
+    a repository.
     """
     packages = ("gppvae", "torch", "gpytorch", "numpy", "scipy", "pandas")
     versions = {}
@@ -190,7 +188,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _git(*words: str) -> str | None:
-    """What git says about the repository of this file; None if it is in none."""
+    """The output of a git command in the repository of this file; None outside a repository."""
     here = Path(__file__).resolve().parent
     try:
         answer = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10)

@@ -1,4 +1,4 @@
-"""One run per folder: a lock that ends with its process."""
+"""One run per folder: a lock that is released when its process ends."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ log = logging.getLogger("gppvae")
 class FolderLock:
     """The right to write a run into a folder.
 
-    The system keeps the lock and frees it when the process ends, however it ends, so that nobody has to take over the
-    lock of a dead process. Who holds it stands in a file beside it.
+    The system releases the lock when the process ends, however it ends, so no stale lock is ever left. A file beside it
+    says who holds it.
 
     Args:
         folder: to lock; it must exist when the lock is acquired.
@@ -34,7 +34,7 @@ class FolderLock:
         self._lock = filelock.FileLock(str(folder / LOCK), thread_local=False)
 
     def acquire(self, patience: float = 0.0) -> None:
-        """Take the lock, or raise ValueError that names who has it.
+        """Take the lock, or raise ValueError that names its holder.
 
         Args:
             patience: seconds to wait for it.
@@ -48,7 +48,7 @@ class FolderLock:
                 f"{self.folder} is being written by another run ({self._owner()}); wait for it or choose another folder"
             ) from None
         except NotImplementedError:  # some network file systems
-            log.warning("%s is on a disk without locks; start no other run in it", self.folder)
+            log.warning("%s is on a file system without locks; start no other run in it", self.folder)
             return
         about = {"process": os.getpid(), "machine": this_host(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         try:

@@ -1,4 +1,4 @@
-"""THE loop: every phase of every model goes through here."""
+"""The training loop: every phase of every model runs here."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from gppvae.training.folder import CHECKPOINT, RunFolder
 from gppvae.training.phases import make_inference, optimizer_groups, parameter_groups
 from gppvae.training.progress import Progress
 
-MAX_BAD_STEPS = 10  # in a row; a phase may have as many anywhere
-MAX_BAD_SHARE = 0.1  # of the steps of a phase, where these are more
-LEAST_GAIN = 0.03  # of the error at rows held out, for networks to leave the exact start they were given
+MAX_BAD_STEPS = 10  # in a row; also the least number that a phase may have in total
+MAX_BAD_SHARE = 0.1  # of the steps of a phase, where that is more
+LEAST_GAIN = 0.03  # of the error at held-out rows, for networks to leave the exact start they were given
 Validate = Callable[[Inference, Epoch], dict[str, float]]
 # Predictions at a few training rows, given q(B); None where the model cannot predict yet.
 Answers = Callable[[LatentPosterior | None], Iterable[Tensor] | None]
-# What q(B) is worth at rows held out, as JSON values.
+# Measures the model with this q(B) at held-out rows; JSON values.
 Measure = Callable[[LatentPosterior], dict[str, Any]]
 
 log = logging.getLogger("gppvae")
 
 
 class TrainingError(RuntimeError):
-    """Training stopped; the message says which term failed and where the last good state is."""
+    """Training failed; the message says which term failed and where the last good state is."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Settings:
 
     Attributes:
         seed: of order and noise.  patience: validations without improvement before a phase stops (None: never).
-        tolerance: share by which the error must exceed its least to count as no improvement; where it is not zero, a
-            phase that is not stopped keeps its end, not the parameters of the least error.
-        validate_every: epochs between validations.  checkpoint_seconds: least time between checkpoints.
+        tolerance: relative margin above the best error that still counts as improvement; if it is not zero, a phase
+            that runs to its end keeps its last parameters, not those of the best error.
+        validate_every: epochs between validations.  checkpoint_seconds: minimum time between checkpoints.
         progress: show progress.
     """
 
@@ -63,7 +63,7 @@ class Settings:
 
 
 class Seconds(NamedTuple):
-    """Wall time, and processor time of this process, all its threads together."""
+    """Wall time, and processor time of all threads of this process."""
 
     wall: float
     cpu: float
@@ -80,15 +80,15 @@ class Seconds(NamedTuple):
 
 
 class Trainer:
-    """Runs phases in order over one data set, continuing from a checkpoint when the folder has one.
+    """Runs phases in order over one data set, resuming from a checkpoint if the folder has one.
 
     Args:
-        model: the model.  phases: what to do.  data: all training rows, in their own order.
-        settings: see Settings.  folder: where to leave checkpoints and metrics, or None.
-        validate: called with the current inference; the first value it returns is the one to lower.
-        answers: what the model says at a few training rows; a phase whose answers are not finite is not finished.
-        told: hears of every epoch.
-        kept: the rows without those held out, for phases that leave them out.
+        model: the model.  phases: to run.  data: all training rows, in their own order.
+        settings: see Settings.  folder: for checkpoints and metrics, or None.
+        validate: called with the current inference; the first value it returns is to be minimised.
+        answers: predictions at a few training rows; a phase whose answers are not finite fails.
+        told: callback that is told of every epoch.
+        kept: the training rows without those held out, for phases that leave them out.
         measure: called at the end of such a phase; `measured` is what it returned.
     """
 
@@ -114,17 +114,17 @@ class Trainer:
         self.history: list[dict[str, Any]] = []
         self.weights: LatentPosterior | None = None
         self.skipped_steps = 0
-        self._before_stop = Seconds(0.0, 0.0)  # of the processes that this one goes on from
+        self._before_stop = Seconds(0.0, 0.0)  # in earlier processes of this run
         self._started = Seconds.now()
         self._saved = time.monotonic()
-        self._last: tuple[dict[str, Tensor], dict[str, Any]] | None = None  # since the checkpoint that was written
+        self._last: tuple[dict[str, Tensor], dict[str, Any]] | None = None  # not yet written
         self._phase: PhaseRun
         self._before: tuple[dict[str, Tensor], LatentPosterior | None]
 
     def run(self, resume: bool = False) -> None:
         """Train to the end; with `resume`, from the folder's checkpoint.
 
-        Whatever ends the training early (Ctrl-C too), the state after the last whole epoch is written first.
+        Whatever ends the training early (Ctrl-C too), the state after the last full epoch is written first.
         """
         self._beginning = self._state_dict() if any(phase.restart for phase in self.phases) else {}
         tensors, meta = self._resumed() if resume and self.folder else ({}, {})
@@ -142,11 +142,11 @@ class Trainer:
                 try:
                     self._phase.run((tensors, meta) if number == first and tensors else None)
                 except BaseException:
-                    with contextlib.suppress(OSError):  # what ended the training is the better message
+                    with contextlib.suppress(OSError):  # the error that ended the training is the useful one
                         self._write(self._last)
                     raise
         if self.skipped_steps and self.world.first:
-            log.warning("%d steps were left out because a gradient was not finite", self.skipped_steps)
+            log.warning("%d steps were skipped because a gradient was not finite", self.skipped_steps)
 
     def rows_of(self, phase: Phase) -> Epoch:
         """The rows that a phase trains on, in their own order."""
@@ -172,7 +172,7 @@ class Trainer:
         return self.times().wall
 
     def times(self) -> Seconds:
-        """Wall time and processor time of the training so far, stopped runs that it goes on from included."""
+        """Wall time and processor time of the training so far, interrupted runs included."""
         return self._before_stop + (Seconds.now() - self._started)
 
     def log(self, row: dict[str, Any]) -> None:
@@ -187,8 +187,7 @@ class Trainer:
         """Keep this state as the last good one, and write it when due or when enough time has passed.
 
         Args:
-            state: of the phase, beside the model's.  meta: phase and epoch to continue at, and what else the phase
-                needs for it.
+            state: of the phase, beside the model's.  meta: phase and epoch to resume at, and other numbers of it.
         """
         if not self.folder:
             return
@@ -208,12 +207,12 @@ class Trainer:
             self._saved, self._last = time.monotonic(), None
 
     def _state_dict(self) -> dict[str, Tensor]:
-        """The model's tensors as they are now; those that are not trained are not copied."""
+        """Copies of the model's current tensors; tensors that are not trained are not copied."""
         fixed = {p.data_ptr() for p in self.model.parameters() if not p.requires_grad}
         state = self.model.state_dict()
         return {name: value if value.data_ptr() in fixed else value.clone() for name, value in state.items()}
 
-    # -- states that are no good
+    # -- after a failure
 
     def answers_are_finite(self, weights: LatentPosterior | None) -> bool | None:
         """Whether the model's answers at a few training rows are finite; None when it cannot answer yet."""
@@ -221,7 +220,7 @@ class Trainer:
         return None if found is None else all(bool(answer.isfinite().all()) for answer in found)
 
     def fall_back(self) -> bool:
-        """After a TrainingError: put the last state in place whose answers are finite. False if there is none."""
+        """After a TrainingError: restore the last state with finite answers. False if there is none."""
         with torch.no_grad():
             return any(self._try(restore) for restore in (self._phase.take_last_good, self._take_before))
 
@@ -241,7 +240,7 @@ class Trainer:
 
 
 class PhaseRun:
-    """One phase under way: its inference, optimiser, average and best state."""
+    """One running phase: its inference, optimiser, average and best state."""
 
     def __init__(self, trainer: Trainer, number: int, progress: Progress) -> None:
         self.trainer, self.number, self.progress = trainer, number, progress
@@ -275,7 +274,7 @@ class PhaseRun:
     def _run(self, saved: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
         trainer, phase = self.trainer, self.phase
         first = self._load(*saved) if saved else 0
-        # All start from the same numbers even where machines draw or restore them differently.
+        # All processes start from the same numbers, even if machines draw or restore them differently.
         trainer.world.broadcast_([*trainer.model.state_dict().values(), *self.inference.state_dict().values()])
         self.progress.phase(self.number, first)
         self.inference.start(replace(self.data, seed=None), trainer.weights)
@@ -302,7 +301,7 @@ class PhaseRun:
 
     @contextlib.contextmanager
     def _with_tensors_of_others(self) -> Iterator[None]:
-        """In the first epoch after a checkpoint, tensors that do not fit each other are the fault of the checkpoint."""
+        """In the first epoch after a checkpoint, mismatched tensors are blamed on the checkpoint."""
         try:
             yield
         except (TrainingError, torch.linalg.LinAlgError, torch.cuda.OutOfMemoryError):
@@ -313,7 +312,7 @@ class PhaseRun:
                 raise error
 
     def _remember(self, done: int) -> None:
-        """Keep what was learned so far, if it is finite; a finite gradient may still lead to an infinite step."""
+        """Keep the current parameters if they are finite; a finite gradient may still give an infinite step."""
         learned = [*self._parameter_values(), *self.parameters, *self.inference.state_dict().values()]
         if not all(bool(value.isfinite().all()) for value in learned):
             raise TrainingError(self._stop_message(f"a parameter was not finite after epoch {done}"))
@@ -324,7 +323,7 @@ class PhaseRun:
         return self.average.values if self.average else [parameter.detach() for parameter in self.parameters]
 
     def take_last_good(self) -> LatentPosterior | None:
-        """Put back what the last good epoch of this phase had learned; q(B) that goes with it."""
+        """Restore the parameters after the last good epoch of this phase; returns their q(B)."""
         if self.last_good is None:
             raise TrainingError("no epoch of this phase was good")
         parameters, state = self.last_good
@@ -337,10 +336,10 @@ class PhaseRun:
         return weights if weights is not None else self.trainer.weights
 
     def _epoch(self, epoch: Epoch, done: int) -> None:
-        """Step through one epoch and log its mean terms per sample."""
+        """Run one epoch and log its mean terms per sample."""
         sums: dict[str, Tensor] = {}
         seen = 0
-        self.trainer.model.train()  # for layers such as dropout; everywhere else the model is in evaluation mode
+        self.trainer.model.train()  # for layers such as dropout; the model is in evaluation mode everywhere else
         for terms in self.inference.steps(epoch):
             progress = (done + seen / epoch.n_rows) / self.phase.epochs
             values = self._step(terms, progress)
@@ -362,10 +361,10 @@ class PhaseRun:
         self.progress.epoch(done + 1, shown, {name: logged[name] for name in sums})
 
     def _step(self, terms: LossTerms, progress: float) -> dict[str, Tensor]:
-        """Step what does not wait; the values of the terms, of all processes."""
+        """Step the groups that do not wait; returns the terms, summed over processes."""
         rate = self.phase.rate(progress)
         for group in self.optimizer.param_groups:
-            # Rates are per batch: a step of the prior that stands for several is as many times as long.
+            # Rates are per batch: a step of the prior that stands for several batches is that many times larger.
             group["lr"] = group["base"] * rate * (terms.gathered if group["prior"] else 1)
         if all(p.grad is None for p in self.parameters):
             raise TrainingError(
@@ -375,11 +374,11 @@ class PhaseRun:
         waiting = [p for name in terms.waiting for p in self.trained.get(name, [])]
         held = [p.grad for p in waiting]
         for parameter in waiting:
-            parameter.grad = None  # the optimiser passes over it
+            parameter.grad = None  # the optimiser skips it
         values = terms.named()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         self.trainer.world.sum_([*gradients, *values.values()])
-        # The sum of a tensor is finite only if all its entries are: one number to look at per tensor.
+        # The sum of a tensor is finite only if all its entries are: one number to check per tensor.
         sums = [gradient.sum() for gradient in gradients]
         self.steps += 1
         if all(math.isfinite(float(value)) for value in (*values.values(), *sums)):
@@ -482,7 +481,7 @@ class PhaseRun:
         return state | with_prefix("best", self.best_state)
 
     def _load(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> int:
-        """Put back what a checkpoint holds of this phase; the number of epochs already done."""
+        """Restore this phase from a checkpoint; returns the number of epochs already done."""
         assert self.trainer.folder is not None
         if meta["epoch"] == 0:
             return 0
@@ -512,12 +511,12 @@ class PhaseRun:
             for name in state.keys() - {"step"}:
                 if state[name].shape != parameter.shape or state[name].dtype != parameter.dtype:
                     raise ValueError(f"{name} of the optimiser has shape {tuple(state[name].shape)}")
-                # The fused step goes through memory in order: moments must lie in it as their parameter does.
+                # The fused step reads memory in order: moments need the memory layout of their parameter.
                 state[name] = torch.empty_like(parameter).copy_(state[name])
 
 
 def _assign(module: nn.Module, name: str, value: Tensor) -> None:
-    """Set a parameter's values or a buffer, whose shape may differ from the fresh one."""
+    """Set the values of a parameter, or a buffer, whose shape may differ from the new one."""
     *path, last = name.split(".")
     owner = module.get_submodule(".".join(path))
     current = getattr(owner, last)
@@ -533,7 +532,7 @@ def _assign(module: nn.Module, name: str, value: Tensor) -> None:
 
 
 def _check_numbers(meta: dict[str, Any], n_phases: int) -> None:
-    """Raise ValueError unless the numbers that training continues from can be such numbers."""
+    """Raise ValueError unless the numbers that training resumes from are valid."""
     for name in ("phase", "epoch", "metrics", "skipped", "stale", "steps", "bad_steps"):
         value, most = meta[name], n_phases if name == "phase" else math.inf
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:

@@ -1,4 +1,4 @@
-"""What a phase trains: parameters by group, and the order that phases must have."""
+"""What a phase trains: parameters by group, and checks of the order of phases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_inference(phase: Phase, model: GPPriorVAE, seed: int) -> Inference:
 
 
 def parameter_groups(model: GPPriorVAE, inference: Inference) -> dict[str, list[nn.Parameter]]:
-    """Parameters by group, those that require a gradient."""
+    """Trainable parameters by group."""
     autoencoder, prior = model.autoencoder, model.prior
     groups = {
         "encoder": list(autoencoder.encoder.parameters()),
@@ -37,7 +37,7 @@ def optimizer_groups(
 ) -> list[dict[str, Any]]:
     """Trained parameters with their rates; weight decay is for the networks, not for the noise of the likelihood.
 
-    Parameters with the same settings share a group, since an optimiser's cost is per group.
+    Parameters with the same settings share a group, since the optimiser has a cost per group.
     """
     decayed = {id(p) for network in networks for p in network.parameters()}
     alike: dict[tuple[float, float, bool], list[nn.Parameter]] = {}

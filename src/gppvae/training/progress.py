@@ -1,20 +1,52 @@
-"""Progress: bars in a terminal, of fixed columns that fit into 80 characters, and a line every ten seconds in a log."""
+"""Progress: bars that fit into 80 characters in a terminal, and a line every ten seconds in a log."""
 
 from __future__ import annotations
 
 import sys
 import time
 from types import TracebackType
+from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+Self = TypeVar("Self", bound="_Bars")
 LOG_SECONDS = 10.0
 OTHER_COLUMNS = 50  # characters of a phase's line that are not values of the loss
 
 
-class Progress:
+class _Bars:
+    """Bars on stderr in a terminal; lines, at most one every LOG_SECONDS, elsewhere.
+
+    Args:
+        enabled: False shows nothing.  columns: of a bar.
+    """
+
+    def __init__(self, enabled: bool, *columns: ProgressColumn) -> None:
+        self.enabled, self.live = enabled, enabled and sys.stderr.isatty()
+        self._console = Console(stderr=True)
+        self._bar = RichProgress(
+            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self._console, disable=not self.live
+        )
+        self._last_line = time.monotonic()
+
+    def __enter__(self: Self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def _line(self, text: str, last: bool = False) -> None:
+        """Print a line where there are no bars, if one is due or it is the last."""
+        now = time.monotonic()
+        if self.enabled and not self.live and (last or now - self._last_line > LOG_SECONDS):
+            print(text, file=sys.stderr, flush=True)
+            self._last_line = now
+
+
+class Progress(_Bars):
     """Shows the phases of a run.
 
     Args:
@@ -23,33 +55,24 @@ class Progress:
     """
 
     def __init__(self, phases: list[tuple[str, int, int]], enabled: bool = True) -> None:
-        self.phases, self.enabled = phases, enabled
-        self.live = enabled and sys.stderr.isatty()
-        self._console = Console(stderr=True)
-        self._bar = RichProgress(
+        super().__init__(
+            enabled,
             TextColumn("{task.description:>10.10}"),
             BarColumn(bar_width=10),
             TextColumn("{task.fields[epoch]:>5}/{task.fields[epochs]:<5}"),
             TextColumn("{task.fields[text]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self.live,
         )
+        self.phases = phases
         self._tasks: list[TaskID] = []
-        self._last_line = time.monotonic()
         self._current = 0
         self._valid: float | None = None
 
     def __enter__(self) -> Progress:
-        self._bar.start()
+        super().__enter__()
         for name, epochs, ticks in self.phases:
             total = max(1, epochs * max(1, ticks))
             self._tasks.append(self._bar.add_task(name, total=total, start=False, epoch=0, epochs=epochs, text=""))
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._bar.stop()
 
     def phase(self, number: int, done_epochs: int) -> None:
         """Begin (or resume) phase `number`."""
@@ -72,15 +95,12 @@ class Progress:
         self._valid = next((value for key, value in values.items() if key.startswith("valid")), self._valid)
         text = shown_values(values["loss"], self._valid, terms, self._console.width - OTHER_COLUMNS)
         self._bar.update(self._tasks[self._current], completed=done * max(1, ticks), epoch=done, text=text)
-        now = time.monotonic()
-        if self.enabled and not self.live and (now - self._last_line > LOG_SECONDS or done == epochs):
-            words = "  ".join(f"{key} {value:.4g}" for key, value in values.items())
-            print(f"{name} epoch {done}/{epochs}  {words}", file=sys.stderr, flush=True)
-            self._last_line = now
+        words = "  ".join(f"{key} {value:.4g}" for key, value in values.items())
+        self._line(f"{name} epoch {done}/{epochs}  {words}", last=done == epochs)
 
 
 def shown_values(loss: float, valid: float | None, terms: dict[str, float], width: int) -> str:
-    """Loss, validation and as many terms of the loss as fit, each in a place of its own whatever its value."""
+    """Loss, validation and as many terms of the loss as fit, in columns of fixed width."""
     parts = [f"loss {_number(loss)}", f"valid {_number(valid)}"]
     for name, value in terms.items():
         part = f"{name} {_number(value)}"
@@ -91,48 +111,33 @@ def shown_values(loss: float, valid: float | None, terms: dict[str, float], widt
 
 
 def _number(value: float | None) -> str:
-    """As many of four digits as nine characters take."""
+    """Up to four digits, as many as fit into nine characters."""
     if value is None:
         return " " * 9
     texts = (f"{value:.{digits}g}" for digits in (4, 3, 2, 1))
     return f"{next(text for text in texts if len(text) <= 9):>9}"
 
 
-class RowProgress:
+class RowProgress(_Bars):
     """Shows how far a pass over rows has come.
 
     Args:
-        what: is done.  enabled: False shows nothing.
+        what: name of the task.  enabled: False shows nothing.
     """
 
     def __init__(self, what: str, enabled: bool = True) -> None:
-        self.what, self.enabled = what, enabled
-        self.live = enabled and sys.stderr.isatty()
-        self._bar = RichProgress(
+        super().__init__(
+            enabled,
             TextColumn("{task.description:>12.12}"),
             BarColumn(bar_width=20),
             TextColumn("{task.completed:>9.0f}/{task.total:<9.0f} rows"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not self.live,
         )
+        self.what = what
         self._task: TaskID | None = None
-        self._last_line = time.monotonic()
-
-    def __enter__(self) -> RowProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._bar.stop()
 
     def update(self, done: int, total: int) -> None:
-        """`done` of `total` rows are worked through; another pass starts again."""
+        """`done` of `total` rows are done; another pass starts again."""
         if self._task is None:
             self._task = self._bar.add_task(self.what, total=total)
         self._bar.update(self._task, completed=done, total=total)
-        now = time.monotonic()
-        if self.enabled and not self.live and now - self._last_line > LOG_SECONDS:
-            print(f"{self.what} {done}/{total} rows", file=sys.stderr, flush=True)
-            self._last_line = now
+        self._line(f"{self.what} {done}/{total} rows")

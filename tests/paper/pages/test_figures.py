@@ -1,15 +1,121 @@
 """Each figure must hold the data it was given: artists are read back and compared with the input."""
 
+import base64
+import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from artists import ends_of_bars, legend_texts, line
 from gppvae.paper.pages import figures
+
+
+@pytest.mark.parametrize("channels", [(), (3,)])
+def test_montage_shows_every_image(channels: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    truth, model, std = (rng.random((3, 4, 5, *channels)) for _ in range(3))
+    fig = figures.prediction_montage(truth, {"model": model}, std)
+    axes = [ax for ax in fig.axes if ax.get_label() != "<colorbar>"]
+    shown = [np.asarray(ax.images[0].get_array()) for ax in axes]
+    np.testing.assert_array_equal(shown[:3], np.rint(255 * truth))
+    np.testing.assert_array_equal(shown[3:6], np.rint(255 * model))
+    heat = std.mean(axis=-1) if channels else std
+    np.testing.assert_array_equal(shown[6:], heat)
+    assert {ax.images[0].get_clim() for ax in axes[6:]} == {(0.0, heat.max())}
+    assert [ax.get_ylabel() for ax in axes[::3]] == ["truth", "model", "std"]
+    assert len(figures.prediction_montage(truth, {"model": model}).axes) == 6
+
+
+def test_covariance_pair_orders_objects_only() -> None:
+    objects = np.eye(5)
+    objects[0, 4] = objects[4, 0] = 0.9
+    views = np.array([[1.0, 0.5], [0.5, 1.0]])
+    fig = figures.covariance_pair(objects, views, [0, 90])
+    left, right = (ax for ax in fig.axes if ax.get_label() != "<colorbar>")
+    shown = np.asarray(left.images[0].get_array())
+    assert np.abs(np.diff(np.argwhere(shown == 0.9), axis=1)).tolist() == [[1], [1]]
+    np.testing.assert_array_equal(right.images[0].get_array(), views)
+    assert [tick.get_text() for tick in right.get_xticklabels()] == ["0", "90"]
+
+
+def test_covariance_labels_stay_inside_the_picture() -> None:
+    labels = [f"{22.5 * i:g}" for i in range(16)]
+    fig = figures.covariance_pair(np.eye(16), np.eye(16), labels)
+    figures.render(fig, "png", dpi=100)  # lays the figure out
+    height = fig.bbox.height
+    for ax in fig.axes:
+        box = ax.get_tightbbox()
+        assert box is not None
+        assert box.y0 >= 0
+        assert box.y1 <= height
+
+
+def test_calibration_draws_coverage_against_levels() -> None:
+    (ax,) = figures.calibration([0.5, 0.9], {"joint": [0.4, 0.8], "dis": [0.6, 0.95]}).axes
+    assert line(ax, label="joint").get_xydata().tolist() == [[0.5, 0.4], [0.9, 0.8]]
+    assert line(ax, label="dis").get_xydata().tolist() == [[0.5, 0.6], [0.9, 0.95]]
+    assert line(ax, label="perfect").get_xydata().tolist() == [[0, 0], [1, 1]]
+    (ax,) = figures.calibration([0.5], [0.25]).axes
+    assert line(ax, label="observed").get_xydata().tolist() == [[0.5, 0.25]]
+
+
+def test_save_writes_both_formats_at_print_quality(tmp_path: Path) -> None:
+    png, pdf = figures.save(Figure(figsize=(2, 1)), tmp_path / "deep" / "figure.2a")
+    assert (png.name, pdf.name) == ("figure.2a.png", "figure.2a.pdf")
+    with Image.open(png) as image:
+        assert image.size == (400, 200)
+    assert pdf.read_bytes().startswith(b"%PDF-")
+    assert sorted(os.listdir(png.parent)) == ["figure.2a.pdf", "figure.2a.png"]
+
+
+def test_equal_figures_give_equal_files(tmp_path: Path) -> None:
+    first, second = (figures.calibration([0.5, 0.9], [0.4, 0.8]) for _ in range(2))
+    for a, b in zip(figures.save(first, tmp_path / "a"), figures.save(second, tmp_path / "b"), strict=True):
+        assert a.read_bytes() == b.read_bytes()
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"old")
+
+    def refuse(source: Path, target: Path) -> None:
+        assert Path(source).parent == Path(target).parent == tmp_path
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="disk full"):
+        figures.save(Figure(figsize=(1, 1)), tmp_path / "a")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.png"]
+
+
+def test_style_does_not_leak() -> None:
+    before = dict(matplotlib.rcParams)
+    figures.calibration([0.5], [0.5])
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_page_keeps_the_size_and_alt_of_a_figure() -> None:
+    page = figures.FigurePage("T")
+    page.figure(Figure(figsize=(3, 2), facecolor="#ff0000"), "<Cap>", 'red "field"')
+    (found,) = re.findall(
+        r'<img class="plot" width="(\d+)" height="(\d+)" src="data:image/png;base64,([^"]+)" alt="([^"]+)">',
+        page.html(),
+    )
+    assert found[:2] == ("288", "192")
+    assert found[3] == "red &quot;field&quot;"
+    assert "&lt;Cap&gt;" in page.html()
+    with Image.open(io.BytesIO(base64.b64decode(found[2], validate=True))) as opened:
+        pixels = np.array(opened)
+    assert pixels.shape[:2] == (384, 576)
+    assert (pixels[..., :3] == [255, 0, 0]).all()
 
 
 def test_bar_mse_shows_means_errors_and_published_values() -> None:
@@ -84,6 +190,13 @@ def test_turning_gif_plays_the_frames(tmp_path: Path, channels: tuple[int, ...])
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: figures.prediction_montage(np.zeros((2, 3)), {}), r"truth must have shape .*\(2, 3\)"),
+        (
+            lambda: figures.prediction_montage(np.zeros((2, 3, 3)), {"m": np.zeros((1, 3, 3))}),
+            r"shape of truth \(2, 3, 3\), got m \(1, 3, 3\)",
+        ),
+        (lambda: figures.covariance_pair(np.eye(2), np.eye(2), ["a"]), r"one label per row \(2\), got 1"),
+        (lambda: figures.calibration([0.1, 0.2], [0.1]), "coverage 'observed' must be a vector of length 2"),
         (
             lambda: figures.bar_mse(["a"], [1, 2], [1]),
             r"means must be a vector of length 1, got shape \(2,\)",

@@ -73,8 +73,8 @@ export function openObjects(files = []) {
   chosen = [];
   say("");
   $("object-about").textContent = facts.images
-    ? `Pictures of one ${column.name} that the model never saw, one or several, and the ${others().map(c => c.name).join(" and ") || "rows"} of each. They are resized to ${facts.shape[2]} x ${facts.shape[1]} and stay in memory; nothing is saved.`
-    : `A CSV file with ${facts.shape[0]} values per line, one line per sample of one ${column.name} that the model never saw. It stays in memory; nothing is saved.`;
+    ? `One or more pictures of a new ${column.name}, and the ${others().map(c => c.name).join(" and ") || "rows"} of each. They are resized to ${facts.shape[2]} x ${facts.shape[1]} and stay in memory; nothing is saved.`
+    : `A CSV file with ${facts.shape[0]} values per line, one line per sample of a new ${column.name}. It stays in memory; nothing is saved.`;
   $("object-files").accept = facts.images ? "image/*" : ".csv,.txt,text/csv";
   let number = facts.added.length + 1;
   while (column.levels.includes(`new ${number}`)) number++;

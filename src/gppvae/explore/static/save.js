@@ -26,7 +26,7 @@ export function addSave(id, panel) {
     panel.figure(pen);
     download(file("svg"), pen.file(), "image/svg+xml");
   });
-  button("Python", "Show the lines that give the same", () => {
+  button("Python", "Show the code that gives the same", () => {
     $("python-text").textContent = panel.python();
     $("python-dialog").showModal();
   });

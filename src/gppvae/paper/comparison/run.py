@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from gppvae.data.atomic import write_bytes
-from gppvae.estimator.evaluation import mse_per_sample
 from gppvae.paper import provenance
 from gppvae.paper.comparison.methods import METHODS, OWN_VALUES, Answer, Values
 from gppvae.paper.comparison.setup import Setup, recipe_facts, recipe_key
 from gppvae.paper.comparison.task import Task
 from gppvae.paper.comparison.tradeoff import select_cvae, select_livae, select_shared
 from gppvae.paper.comparison.workshop import Workshop
+from gppvae.paper.evaluation import mse_per_sample
 from gppvae.paper.provenance import fit_record
 from gppvae.paper.statistics import over_seeds, paired_over_seeds
 from gppvae.report.record import read_results, rounded, write_results

@@ -17,11 +17,11 @@ import numpy as np
 
 from gppvae.data.image_set import ImageSet
 from gppvae.estimator import VAE
-from gppvae.estimator.evaluation import mse_per_sample
 from gppvae.paper.comparison.task import Task
 from gppvae.paper.comparison.workshop import Workshop, decoded, encoded
 from gppvae.paper.cvae.estimator import CVAE
 from gppvae.paper.cvae.model import object_latents
+from gppvae.paper.evaluation import mse_per_sample
 from gppvae.paper.livae import interpolate_latents
 from gppvae.paper.statistics import standard_error
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Table
-from gppvae.estimator.base import Estimator, NotFittedError
+from gppvae.estimator.base import Estimator
 from gppvae.estimator.checks import whole
-from gppvae.estimator.saving import load_model, load_weights, save_model
-from gppvae.estimator.settings import LATENTS, arguments, settings_of
+from gppvae.estimator.saving import load_weights, save_model
+from gppvae.estimator.settings import LATENTS
 from gppvae.estimator.validation import same_length
 from gppvae.inference import Inference
 from gppvae.inference.phase import Phase
@@ -39,6 +39,8 @@ class CVAE(Estimator):
         latent_dim: L.  epochs: passes over the data.  lr: learning rate.
         average: decay of a running average of the weights, taken over at the end (0: none).
     """
+
+    kind: ClassVar[str] = "cvae"
 
     view: str
     period: float | None = None
@@ -107,12 +109,6 @@ class CVAE(Estimator):
         autoencoder = Autoencoder(*networks, self._make_likelihood()).to(self._torch_device())
         return GPPriorVAE(autoencoder, LatentPrior([(None, self.latent_dim)]).to(self._gp_device()))
 
-    @property
-    def _fitted_model(self) -> GPPriorVAE:
-        if not hasattr(self, "model_"):
-            raise NotFittedError("this CVAE is not fitted yet; call fit() or load() first")
-        return self.model_
-
     @torch.no_grad()
     def encode_views(self, samples: Any, table: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of q(z | y, view), (N, latent_dim) each."""
@@ -134,28 +130,14 @@ class CVAE(Estimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path`."""
-        meta = {
-            "kind": "cvae",
-            "given": settings_of(self),
-            "trained": self.resolved_,
-            "own": {},
-            "shape": list(self.shape_),
-            "layout": self.layout_,
-            "names": None,
-            "views": self.views_,
-            "history": self.history_,
-            "fit_seconds": self.fit_seconds_,
-        }
-        save_model(path, with_prefix("model", self._fitted_model.state_dict()), meta)
+        tensors = with_prefix("model", self._fitted_model.state_dict())
+        save_model(path, tensors, self._meta() | {"views": self.views_})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, device: str | None = None) -> CVAE:
         """A saved model."""
-        tensors, meta = load_model(path, "cvae")
-        self = cls(**arguments(meta["given"]), device=device)
-        self.shape_, self.layout_, self.views_ = tuple(meta["shape"]), meta["layout"], meta["views"]
-        model = self._build(self.shape_)
-        load_weights(model, under("model", tensors), path)
-        self.model_, self.history_, self.fit_seconds_ = model, meta["history"], meta["fit_seconds"]
-        self.resolved_ = meta["trained"]
+        self, tensors, meta = cls._opened(path, {}, device)
+        self.views_ = meta["views"]
+        self.model_ = self._build(self.shape_)
+        load_weights(self.model_, under("model", tensors), path)
         return self

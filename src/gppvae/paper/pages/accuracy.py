@@ -10,10 +10,10 @@ import numpy as np
 from gppvae.data.rotated_digits import RotatedDigits
 from gppvae.estimator import GPPVAE
 from gppvae.paper import accuracy
-from gppvae.paper.pages.figures import lines_by_k, turning_gif
+from gppvae.paper.pages import figures
+from gppvae.paper.pages.figures import FigurePage, lines_by_k, turning_gif
 from gppvae.paper.rotated_mnist.data import OBJECT, VIEW, load_split
-from gppvae.report import figures
-from gppvae.report.page import Page, Panel
+from gppvae.report.page import Panel
 
 TURNED, STEP_DEGREES = 8, 7.5
 
@@ -26,7 +26,7 @@ def reproduce_accuracy(
     digits = load_split("published", mnist=mnist)
     folder = out / network
     model = GPPVAE.load(folder / f"seed{seeds[0]}")
-    page = Page(f"Rotated MNIST, {network} network", "Published split, global inference, last epoch")
+    page = FigurePage(f"Rotated MNIST, {network} network", "Published split, global inference, last epoch")
     page.section("Error at the held-out angle")
     lines = _errors(page, summary)
     _predictions(page, model, digits, folder)
@@ -36,7 +36,7 @@ def reproduce_accuracy(
     return page.write(folder / "report.html"), lines
 
 
-def _errors(page: Page, summary: dict[str, Any]) -> list[str]:
+def _errors(page: FigurePage, summary: dict[str, Any]) -> list[str]:
     mse, averaged = summary["mse"], summary["mse_averaged"]
     rows = [
         ["mean-decoded", f"{mse['mean']:.5f}", f"{mse['std']:.5f}"],
@@ -49,7 +49,7 @@ def _errors(page: Page, summary: dict[str, Any]) -> list[str]:
     return [f"{name}: MSE {value} {f'+- {spread}' if spread else ''}".rstrip() for name, value, spread in rows]
 
 
-def _predictions(page: Page, model: GPPVAE, digits: RotatedDigits, folder: Path) -> None:
+def _predictions(page: FigurePage, model: GPPVAE, digits: RotatedDigits, folder: Path) -> None:
     few = slice(0, 10)
     drawn = model.predict(digits.test.table[few], accuracy.N_DRAWS, include_noise=True)
     assert drawn.std is not None
@@ -60,7 +60,7 @@ def _predictions(page: Page, model: GPPVAE, digits: RotatedDigits, folder: Path)
     )
 
 
-def _uncertainty(page: Page, summary: dict[str, Any], folder: Path) -> None:
+def _uncertainty(page: FigurePage, summary: dict[str, Any], folder: Path) -> None:
     page.section("Uncertainty", "Share of test pixels inside central intervals, over pixels that vary in training.")
     levels = [float(level.rstrip("%")) / 100.0 for level in summary["coverage"]]
     found = [entry["mean"] for entry in summary["coverage"].values()]
@@ -69,7 +69,7 @@ def _uncertainty(page: Page, summary: dict[str, Any], folder: Path) -> None:
     page.figure(chart, f"NLL per pixel {summary['nll_per_pixel']['mean']:.3f} nats.", "coverage against level")
 
 
-def _new_objects(page: Page, summary: dict[str, Any], folder: Path) -> None:
+def _new_objects(page: FigurePage, summary: dict[str, Any], folder: Path) -> None:
     page.section("Digits never seen in training", "The 40 validation digits, from k random views each.")
     table = summary["new_objects"]
     names = {
@@ -86,7 +86,7 @@ def _new_objects(page: Page, summary: dict[str, Any], folder: Path) -> None:
     page.figure(chart, "Error on all views that were not given; bars are over seeds.", "error against views given")
 
 
-def _turning(page: Page, model: GPPVAE, digits: RotatedDigits, folder: Path) -> None:
+def _turning(page: FigurePage, model: GPPVAE, digits: RotatedDigits, folder: Path) -> None:
     """Digits through angles in small steps, most of which are in no data set."""
     angles = np.arange(0.0, 360.0, STEP_DEGREES)
     ids = digits.test.table[OBJECT].to_numpy()[:TURNED]

@@ -15,10 +15,9 @@ from gppvae.paper.comparison.learned import normalised
 from gppvae.paper.comparison.methods import METHODS
 from gppvae.paper.comparison.run import RESULTS, predictions
 from gppvae.paper.comparison.task import Task
-from gppvae.paper.pages.figures import bar_mse, curve_with_choice, density
-from gppvae.report import figures
+from gppvae.paper.pages import figures
+from gppvae.paper.pages.figures import FigurePage, bar_mse, curve_with_choice, density
 from gppvae.report.images import to_pictures
-from gppvae.report.page import Page
 from gppvae.report.record import read_results
 
 REPORT, FIGURES = "report.html", "figures"
@@ -74,7 +73,7 @@ class ExperimentPage:
         self.content = read_results(folder / RESULTS)
         self.methods: dict[str, Any] = self.content["methods"]
         self.labels = {name: METHODS[name][0] for name in self.methods}
-        self.page = Page(
+        self.page = FigurePage(
             words.title,
             f"{words.about.format(**self.content['data'])} "
             f"Split: {self.content['split']}, network: {self.content['network']}.",

@@ -10,10 +10,9 @@ import numpy as np
 
 from gppvae.estimator import GPPVAE
 from gppvae.paper import perceptual as experiment
+from gppvae.paper.pages import figures
 from gppvae.paper.pages.accuracy_tables import ResultTable, mean_and_spread
 from gppvae.paper.provenance import told, why_stale
-from gppvae.report import figures
-from gppvae.report.page import Page
 from gppvae.report.record import read_results
 
 SHOWN = 10
@@ -27,7 +26,7 @@ def reproduce_perceptual(
     recipe = experiment.QUICK if quick else experiment.Recipe()
     folder = out or Path("runs") / name
     summary = experiment.run(folder, results, recipe, name, progress, mnist)
-    page = Page("A perception-aware loss", "Rotated threes at an angle that no digit was seen at")
+    page = figures.FigurePage("A perception-aware loss", "Rotated threes at an angle that no digit was seen at")
     page.section("Error and sharpness", f"{summary['data']['test']} test images, {len(recipe.seeds)} seeds.")
     page.table(*compared(summary), "Sharpness is that of predictions as a share of the true images'.")
     page.section("Predictions")

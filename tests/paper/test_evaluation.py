@@ -6,7 +6,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from gppvae.estimator.evaluation import LEVELS, coverage, gaussian_nll, mse_per_sample, varying
+from gppvae.paper.evaluation import LEVELS, coverage, gaussian_nll, mse_per_sample, varying
 
 
 def problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -1,0 +1,21 @@
+"""Pictures as PNG."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+from PIL import Image
+
+
+def png_bytes(picture: np.ndarray, optimize: bool = False) -> bytes:
+    """One uint8 picture, (h, w) or (h, w, 3), as a PNG file; `optimize` makes it smaller and takes longer."""
+    out = io.BytesIO()
+    Image.fromarray(picture).save(out, format="PNG", optimize=optimize)
+    return out.getvalue()
+
+
+def png_uri(picture: np.ndarray, optimize: bool = False) -> str:
+    """The same as a data URI, for a page that loads nothing."""
+    return "data:image/png;base64," + base64.b64encode(png_bytes(picture, optimize)).decode("ascii")
