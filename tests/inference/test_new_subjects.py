@@ -22,6 +22,7 @@ from gppvae.models.remainders import Remainders
 from gppvae.models.vae import Autoencoder
 from gppvae.prior import sites
 from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.layout import Layout
 from gppvae.prior.posterior import LatentPosterior, RotatedBlocks, RotatedCovariance
 from gppvae.prior.sites import Sites, SiteSums, with_sites
 
@@ -281,3 +282,16 @@ def test_vectors_and_blocks_of_one_column(least: int) -> None:
     assert learned.n_added == 2 and (learned.added_root != 0.0).any()
     new.add(MORE)
     assert learned.levels == own.levels == [f"p{i}" for i in range(P)] + ["a", "b"]
+
+
+@pytest.mark.parametrize("split", [None, "age", "id (id)"])
+def test_the_layout_of_training_does_not_matter(split: str | None) -> None:
+    """Rows are summed by the distinct values of the training table; those of further samples are others."""
+    new, k = problem("subjects and time", DENSE)
+    group, rows = new.prior.groups[0], new.prior.code(Table(TRAIN))
+    assert {"age", "id (id)"} <= set(rows.columns)
+    group.layout = Layout(group.kernel, split, rows)
+    few = MORE | {"id": np.array(["p1", "p1", "p2"]), "age": np.array([50.0, 65.0, 50.0])}
+    new.y[id(few)] = new.samples(MORE)
+    new.weights = update((new.model, new.weights), Samples(new.samples(few)), Table(few), new.likelihood, 4, 4)
+    new.check(k, TRAIN, few, asked={c: v[2::4] for c, v in ASKED.items()})

@@ -186,7 +186,9 @@ def _column_with_new_ids(prior: LatentPrior, table: Table) -> IdColumn:
     columns = id_columns(prior)
     for column in columns:
         if set(map(str, table.levels(column.name))) - set(column.trained):
-            column.check_open(prior)
+            reason = column.closed(prior)
+            if reason is not None:
+                raise ValueError(reason)
             return column
     if not columns:
         raise ValueError(

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from gppvae.data.table import Table, id_text
-from gppvae.kernels import IdLeaf, InducingLeaf, Learned, Periodic
+from gppvae.kernels import IdLeaf, InducingLeaf, Periodic
+from gppvae.models.objects import open_columns
 from gppvae.prior.latent_prior import LatentPrior
 
 MARGIN = 0.1  # of the range, that a slider goes beyond the training values
@@ -26,7 +27,7 @@ class ColumnFacts:
         levels: ids, None for numbers.
         values: distinct training values of a column of numbers, as far as they are known.
         period: after which a column of numbers repeats, if the kernel says so.
-        takes_new: whether ids may be added, since all kernels that read them are Learned.
+        takes_new: whether `add_objects` takes new ids in it.
     """
 
     name: str
@@ -59,8 +60,7 @@ def columns_of(prior: LatentPrior, table: Table | None = None) -> list[ColumnFac
         readers = [leaf for leaf in prior.leaves() if name in leaf.columns_read]
         ids = [leaf for leaf in readers if isinstance(leaf, IdLeaf)]
         if ids:
-            new = all(isinstance(leaf, Learned) and not leaf.normalize for leaf in ids)
-            found.append(ColumnFacts(name, list(ids[0].levels), [], None, new))
+            found.append(ColumnFacts(name, list(ids[0].levels), [], None, name in open_columns(prior)))
             continue
         period = next((leaf.period for leaf in readers if isinstance(leaf, Periodic)), None)
         values = [np.zeros(0)] if table is None else [numbers_in(table, name)]

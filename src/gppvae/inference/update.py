@@ -143,7 +143,7 @@ class WeightUpdate:
 
     def _around(self, means: list[Tensor]) -> _Around:
         """The loss at these means, and its sites."""
-        loss, sums = 0.0, SiteSums(self.model.prior, self.bases, self.blocks, self.counts)
+        loss, sums = 0.0, SiteSums(self.model.prior, self.bases, self.blocks, self.counts, training=False)
         for part, mean, basis, known in zip(self.before.parts, means, self.bases, self.known, strict=True):
             if known is not None:
                 shift = (mean - part.mean) @ basis

@@ -48,28 +48,29 @@ class IdColumn:
         """Ids of the training table."""
         return self.levels[: self.leaves[0].n_trained]
 
-    def check_open(self, prior: LatentPrior) -> None:
-        """Raise ValueError, with the reason, unless ids can be added."""
+    def closed(self, prior: LatentPrior) -> str | None:
+        """Why no ids can be added, as the sentence of an error; None where they can."""
         for leaf in prior.leaves():
             if isinstance(leaf, IdLeaf) and leaf.key == self.leaves[0].key and leaf not in self.leaves:
-                raise ValueError(
+                return (
                     f"{type(leaf).__name__}({self.name!r}) cannot take new ids, only Learned and Categorical can; "
                     "fit with a kernel without it"
                 )
         if any(leaf.normalize for leaf in self.learned):
-            raise ValueError(
+            return (
                 f"Learned({self.name!r}, normalize=True) cannot take new ids, its vectors are not linear; "
                 "fit with normalize=False"
             )
         if not linear_in_vectors(prior, self.learned):
-            raise ValueError(f"new ids need at most one Learned({self.name!r}) per product; rewrite the kernel")
+            return f"new ids need at most one Learned({self.name!r}) per product; rewrite the kernel"
         for group in prior.groups:
             own = [] if group.kernel is None else [leaf for leaf in group.kernel.leaves() if leaf in self.own]
             if own and group.split is not None and not all(map(group.split.is_block, own)):
-                raise ValueError(
+                return (
                     f"Categorical({self.name!r}) cannot take new ids: of several Categorical columns only the one with "
                     "the most ids can; fit again with samples of them"
                 )
+        return None
 
 
 def id_columns(prior: LatentPrior) -> list[IdColumn]:
@@ -80,6 +81,11 @@ def id_columns(prior: LatentPrior) -> list[IdColumn]:
         if isinstance(leaf, Categorical):
             own.setdefault(leaf.column, []).append(leaf)
     return [IdColumn(name, learned.get(name, []), own.get(name, [])) for name in dict.fromkeys([*learned, *own])]
+
+
+def open_columns(prior: LatentPrior) -> list[str]:
+    """Names of the columns whose new ids can be learned from samples."""
+    return [column.name for column in id_columns(prior) if column.closed(prior) is None]
 
 
 def linear_in_vectors(prior: LatentPrior | Kernel, leaves: list[Learned]) -> bool:

@@ -18,7 +18,6 @@ from gppvae.kernels import Categorical, IdLeaf, Kernel
 from gppvae.prior.arrowhead import Arrowhead, Factor
 from gppvae.prior.blocks import BlockFeatures, Places
 from gppvae.prior.latent_prior import LatentGroup, LatentPrior
-from gppvae.prior.layout import Layout
 from gppvae.prior.posterior import LatentPosterior, Rotated, RotatedBlocks, WeightPosterior
 from gppvae.prior.sites import (
     PlacedArrowhead,
@@ -74,7 +73,6 @@ def change_levels(
             moves.append(None)
             parts.append(part)
             continue
-        group.layout = Layout(kernel)  # that of training knows its own ids only
         move = Move(was[0], _weights_of(kernel, leaves, torch.arange(len(kept), device=prior.device)), was[1])
         moves.append(move)
         parts.append(_with_weights(group, part, move, kept))

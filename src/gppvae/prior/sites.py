@@ -21,6 +21,7 @@ from gppvae.data.table import Rows
 from gppvae.prior.arrowhead import Arrowhead
 from gppvae.prior.blocks import Places
 from gppvae.prior.latent_prior import LatentGroup, LatentPrior
+from gppvae.prior.layout import Layout
 from gppvae.prior.posterior import LatentPosterior, Rotated, RotatedBlocks, RotatedCovariance, WeightPosterior
 from gppvae.prior.statistics import BlockStatistics, StatisticsSum, weighted_block_sums
 
@@ -124,6 +125,7 @@ class SiteSums:
         prior: the prior.  bases: directions of each group, (L_g, L_g).
         blocks: per group, ids whose weights are looked at, (G,) sorted, where weights are in blocks; all when None.
         counts: per group, how many of the directions have sums of their own; `n_covariances` when None.
+        training: whether rows are those of the training table, by whose distinct values the layout sums.
     """
 
     def __init__(
@@ -132,12 +134,13 @@ class SiteSums:
         bases: list[Tensor],
         blocks: list[Tensor | None] | None = None,
         counts: list[int] | None = None,
+        training: bool = True,
     ) -> None:
         self.prior, self.bases = prior, bases
         self.counts = [n_covariances(group) for group in prior.groups] if counts is None else counts
         only = [None] * len(bases) if blocks is None else blocks
         self._sums = [
-            _BlockSites(group, K, own) if group.blocks is not None else _DenseSites(group, K)
+            _BlockSites(group, K, own) if group.blocks is not None else _DenseSites(group, K, training)
             for group, K, own in zip(prior.groups, self.counts, only, strict=True)
         ]
 
@@ -163,13 +166,13 @@ class SiteSums:
 class _DenseSites:
     """Sums of one group in the layout of its rows: (Q, M, K M) and (Q, M, L)."""
 
-    def __init__(self, group: LatentGroup, n: int) -> None:
-        self.group, self.n = group, n
+    def __init__(self, group: LatentGroup, n: int, training: bool) -> None:
+        self.layout, self.n = group.layout if training else Layout(group.kernel), n
         self.squares: Tensor | None = None
         self.tall: Tensor | None = None
 
     def add(self, rows: Rows, weights: Tensor, pull: Tensor) -> None:
-        grouped = self.group.layout.rows(rows)
+        grouped = self.layout.rows(rows)
         weighted = (weights.unsqueeze(2) * grouped.x.unsqueeze(1)).flatten(1)  # (N, K M)
         squares, tall = grouped.outer(weighted), grouped.outer(pull)
         self.squares = squares if self.squares is None else self.squares + squares
@@ -181,7 +184,7 @@ class _DenseSites:
     def wide(self) -> tuple[Precisions, Tensor]:
         assert self.squares is not None and self.tall is not None, "rows are added first"
         Q, M, _ = self.squares.shape
-        return self.group.layout.widen(self.squares.reshape(Q, M, self.n, M), self.tall)
+        return self.layout.widen(self.squares.reshape(Q, M, self.n, M), self.tall)
 
 
 class _BlockSites:
