@@ -88,14 +88,15 @@ def subjects_table(result: dict[str, Any]) -> str:
     ]  # fmt: skip
     alone = [
         [f"{case['subjects']:,}", f"{case['features']:,}",
-         *(f"{case['methods'][name]['cpu_seconds']:.2f} s" for name in STEPS), f"{case['extra_bytes'] / 2**20:.0f} MiB"]
+         *(f"{case['methods'][name]['cpu_seconds']:.2f} s" for name in (*STEPS, "new")),
+         f"{case['extra_bytes'] / 2**20:.0f} MiB"]
         for case in result["blocks"]
     ]  # fmt: skip
     sizes = list(result["epochs"]["vae"])
     epochs = [[name, *(f"{found[size]:.2f} s" for size in sizes)] for name, found in result["epochs"].items()]
     return "\n\n".join([
         markdown(["subjects", "features", "term, times faster", "q(B), times faster", "difference"], dense),
-        markdown(["subjects", "features", "term", "q(B)", "extra memory"], alone),
+        markdown(["subjects", "features", "term", "q(B)", "a new subject", "extra memory"], alone),
         markdown(["an epoch of", *(f"{int(size):,} subjects" for size in sizes)], epochs),
     ])  # fmt: skip
 

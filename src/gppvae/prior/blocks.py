@@ -101,6 +101,18 @@ class BlockFeatures:
         assert self.new is None, "ids that are not known have no weights"
         return replace(self, block=torch.searchsorted(blocks, self.block), places=self.places.only(blocks))
 
+    def numbered_anew(self, blocks: Tensor) -> tuple[BlockFeatures, Tensor]:
+        """As `only`, for weights that were picked out of all: shared ones first, then those of one id after the other.
+
+        Returns:
+            The features, and which of all H weights these are, (H0 + G R,).
+        """
+        few = self.only(blocks)
+        (H0,), (G, R) = few.places.shared.shape, few.places.own.shape
+        picked = torch.cat([few.places.shared, few.places.own.flatten()])
+        number = torch.arange(H0 + G * R, device=picked.device)
+        return replace(few, places=Places(number[:H0], number[H0:].view(G, R))), picked
+
     def square(self) -> BlockFeatures:
         """Every entry squared."""
         return replace(self, shared=self.shared.square(), own=self.own.square())
