@@ -327,6 +327,7 @@ class Categorical(IdLeaf):
     """
 
     independent = True
+    advice_for_new_ids = "leave those rows out, or give samples of new ids to add_objects() first"
 
     def __init__(self, column: str) -> None:
         super().__init__(column)
