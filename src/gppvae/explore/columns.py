@@ -10,7 +10,7 @@ import pandas as pd
 
 from gppvae.data.table import Table, id_text
 from gppvae.kernels import IdLeaf, InducingLeaf, Periodic
-from gppvae.models.objects import open_columns
+from gppvae.models.objects import learned_by_column, open_columns
 from gppvae.prior.latent_prior import LatentPrior
 
 MARGIN = 0.1  # of the range, that a slider goes beyond the training values
@@ -27,7 +27,7 @@ class ColumnFacts:
         levels: ids, None for numbers.
         values: distinct training values of a column of numbers, as far as they are known.
         period: after which a column of numbers repeats, if the kernel says so.
-        takes_new: whether `add_objects` takes new ids in it.
+        takes_new: whether new objects go into it; where ids have vectors, into those columns only.
     """
 
     name: str
@@ -56,11 +56,13 @@ class ColumnFacts:
 def columns_of(prior: LatentPrior, table: Table | None = None) -> list[ColumnFacts]:
     """Columns of the kernels in order; with a table, numbers have the values that stand in it."""
     found: list[ColumnFacts] = []
+    learned, takes = learned_by_column(prior), open_columns(prior)
+    objects = [name for name in takes if name in learned] or takes  # Categorical ones may be views of these
     for name in prior.columns():
         readers = [leaf for leaf in prior.leaves() if name in leaf.columns_read]
         ids = [leaf for leaf in readers if isinstance(leaf, IdLeaf)]
         if ids:
-            found.append(ColumnFacts(name, list(ids[0].levels), [], None, name in open_columns(prior)))
+            found.append(ColumnFacts(name, list(ids[0].levels), [], None, name in objects))
             continue
         period = next((leaf.period for leaf in readers if isinstance(leaf, Periodic)), None)
         values = [np.zeros(0)] if table is None else [numbers_in(table, name)]
