@@ -19,6 +19,8 @@ SCRIPTS = {
     "gp_term.json": "gp_term.py",
     "faces_cost.json": "faces.py",
     "waiting.json": "waiting.py",
+    "subjects.json": "subjects.py",
+    "learned_or_categorical.json": "learned_or_categorical.py",
 }
 
 
