@@ -116,7 +116,7 @@ class WeightUpdate:
             index.append(batch.index)
             precisions.append(torch.cat([own.precision for own in sites], dim=1))
             pulls.append(torch.cat([own.pull for own in sites if own.pull is not None], dim=1))
-        order = torch.argsort(torch.cat(index))
+        order = torch.argsort(torch.cat(index)).to(self.model.prior.device)
         sizes, rows = self.model.prior.sizes, self.epoch.rows
         each = zip(*(torch.cat(x)[order].split(sizes, dim=1) for x in (precisions, pulls)), strict=True)
         found: list[list[TakenIn | None]] = [[] for _ in picked]
