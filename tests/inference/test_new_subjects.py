@@ -23,6 +23,7 @@ from gppvae.models.vae import Autoencoder
 from gppvae.prior import sites
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.layout import Layout
+from gppvae.prior.new_blocks import change_levels, take_back
 from gppvae.prior.posterior import LatentPosterior, RotatedBlocks, RotatedCovariance
 from gppvae.prior.sites import Sites, SiteSums, with_sites
 
@@ -295,3 +296,27 @@ def test_the_layout_of_training_does_not_matter(split: str | None) -> None:
     new.y[id(few)] = new.samples(MORE)
     new.weights = update((new.model, new.weights), Samples(new.samples(few)), Table(few), new.likelihood, 4, 4)
     new.check(k, TRAIN, few, asked={c: v[2::4] for c, v in ASKED.items()})
+
+
+class Bent(LinearNet):
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.tanh(super().forward(z)) + super().forward(z)
+
+
+@both_forms
+@pytest.mark.parametrize("steps", [1, 3, 30])
+def test_what_was_taken_in_is_taken_back_whole(least: int, steps: int) -> None:
+    """Also where the decoder is not linear, and steps end before the maximum is reached."""
+    new, _ = problem("two id columns", least)
+    new.model.autoencoder.decoder = Bent(new.W)
+    before = new.weights
+    new.add(NEW, steps=steps)
+    column = next(column for column in id_columns(new.prior) if column.name == "id")
+    weights = new.weights
+    for name in ("b", "a"):
+        weights = take_back(new.prior, weights, new.remainders.taken["id", name])
+    weights, _ = change_levels(new.prior, weights, column.own, ["a", "b"], [])
+    torch.testing.assert_close(weights.means, before.means, rtol=1e-7, atol=1e-9)
+    eps = torch.randn(before.means[0].shape, dtype=torch.float64)
+    for one, other in zip(weights.parts, before.parts, strict=True):
+        torch.testing.assert_close(one.times_root(eps), other.times_root(eps), rtol=1e-7, atol=1e-9)

@@ -34,9 +34,10 @@ HALVINGS = 6
 
 @dataclass(frozen=True)
 class _Around:
-    """The loss at a q(B) mean, and the sums of its sites."""
+    """The loss at a q(B) mean, its sites, one entry per group and all rows in order, and their sums."""
 
     loss: float
+    sites: list[Sites]
     sums: SiteSums
 
 
@@ -84,6 +85,7 @@ class WeightUpdate:
         """q(B) given what it was given before, and the further samples."""
         means = [part.mean for part in self.before.parts]
         at = self._around(means)
+        pulled = [torch.zeros_like(own.precision) for own in at.sites]
         for _ in range(steps):
             step, length = self._step(means, at.sums), 1.0
             for _ in range(HALVINGS):
@@ -94,9 +96,11 @@ class WeightUpdate:
                 length /= 2.0
             else:
                 break
+            pulled = self._pulled(pulled, at.sites, step, length)
             gain, means, at = at.loss - tried.loss, moved_to, tried
             if gain < 1e-9 * (1.0 + abs(at.loss)):
                 break
+        self.ended = at.sites, pulled
         parts = []
         found = zip(self.before.parts, means, self.known, at.sums.precisions(), self.blocks, strict=True)
         for part, mean, known, S, blocks in found:
@@ -107,23 +111,30 @@ class WeightUpdate:
             parts.append(moved(part, mean, added(known, averaged(S, mean.shape[1], len(known))), blocks))
         return LatentPosterior(tuple(parts))
 
+    def _pulled(self, so_far: list[Tensor], sites: list[Sites], step: list[Tensor], length: float) -> list[Tensor]:
+        """By how much each row has pulled the mean along each direction, a with P (m - m_0) = sum_n v_n a_n', (N, L).
+
+        A step solves (P + S) s = sum_n v (pull - a)', so P s = sum_n v (pull - a - precision s'v)'.
+        """
+        prior, found = self.model.prior, []
+        f = prior.functions_at(self.epoch.rows, step).split(prior.sizes, dim=1)
+        for a, own, moved_by, basis, K in zip(so_far, sites, f, self.bases, self.counts, strict=True):
+            assert own.pull is not None
+            precision = own.shared(K)[:, shared_by(a.shape[1], K)]
+            found.append(a + length * (own.pull - a - precision * (moved_by @ basis)))
+        return found
+
     @torch.no_grad()
     def taken_in(self, weights: LatentPosterior, picked: list[Tensor]) -> list[list[TakenIn | None]]:
-        """What sets of rows, (n,) each, said of the weights of every group, at the means that `run` returned."""
-        index, precisions, pulls = [], [], []
-        for batch in self.epoch:
-            sites = self.sites(weights.means, batch)[1]
-            index.append(batch.index)
-            precisions.append(torch.cat([own.precision for own in sites], dim=1))
-            pulls.append(torch.cat([own.pull for own in sites if own.pull is not None], dim=1))
-        order = torch.argsort(torch.cat(index)).to(self.model.prior.device)
-        sizes, rows = self.model.prior.sizes, self.epoch.rows
-        each = zip(*(torch.cat(x)[order].split(sizes, dim=1) for x in (precisions, pulls)), strict=True)
+        """What sets of rows, (n,) each, gave to the weights of every group when `run` returned this q(B)."""
         found: list[list[TakenIn | None]] = [[] for _ in picked]
-        for group, part, (precision, pull) in zip(self.model.prior.groups, weights.parts, each, strict=True):
+        for group, part, sites, pulled in zip(self.model.prior.groups, weights.parts, *self.ended, strict=True):
             for own, rows_of in zip(found, picked, strict=True):
-                sites_of = Sites(precision[rows_of], pull[rows_of])
-                own.append(None if group.kernel is None else TakenIn.of(group, part, rows[rows_of], sites_of))
+                if group.kernel is None:
+                    own.append(None)
+                    continue
+                gave = Sites(sites.precision[rows_of], pulled[rows_of])
+                own.append(TakenIn.of(group, part, self.epoch.rows[rows_of], gave))
         return found
 
     def _step(self, means: list[Tensor], sums: SiteSums) -> list[Tensor]:
@@ -149,13 +160,18 @@ class WeightUpdate:
                 shift = (mean - part.mean) @ basis
                 for along, k, _ in _runs(mean.shape[1], len(known), len(known)):
                     loss += 0.5 * float((shift[:, along] * (known[k] @ shift[:, along])).sum())
+        every = [Sites(*torch.zeros(2, self.epoch.n_rows, len(basis)).to(basis)) for basis in self.bases]
         for batch in self.epoch:
-            nll, sites = self.sites(means, batch)
+            nll, sites = self._sites(means, batch)
             loss += nll
             sums.add(batch.rows, sites)
-        return _Around(loss, sums)
+            for whole, own in zip(every, sites, strict=True):
+                assert whole.pull is not None and own.pull is not None
+                index = batch.index.to(own.pull.device)
+                whole.precision[index], whole.pull[index] = own.precision, own.pull
+        return _Around(loss, every, sums)
 
-    def sites(self, means: list[Tensor], batch: Batch) -> tuple[float, list[Sites]]:
+    def _sites(self, means: list[Tensor], batch: Batch) -> tuple[float, list[Sites]]:
         """-log p(y | f) of a batch, and its sites."""
         model, prior = self.model, self.model.prior
         z = latents_for(model, means, batch)

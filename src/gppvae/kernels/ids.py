@@ -360,7 +360,7 @@ class Categorical(IdLeaf):
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
         super().restore(extra, tensors)
-        added = extra["added"]
+        added = extra.get("added", 0)
         if isinstance(added, bool) or not isinstance(added, int) or not 0 <= added < len(self.levels):
             raise ValueError(f"{self.text()} must say how many of its {len(self.levels)} levels were added")
         self.n_added = added

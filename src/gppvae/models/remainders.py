@@ -203,7 +203,7 @@ class Remainders:
             shape: of a sample.  prior, weights: of the model that it belongs to.
         """
         found = cls()
-        found.taken = _taken_from(saved["taken"], tensors, prior, weights)
+        found.taken = _taken_from(saved.get("taken", []), tensors, prior, weights)
         for name, own in saved["resembling"].items():
             of_deviations, of_errors = (
                 Sharing(float(own[part]["var"]), _three(own[part]["weights"])) for part in ("deviations", "errors")

@@ -172,7 +172,7 @@ class TakenIn:
     @classmethod
     @torch.no_grad()
     def of(cls, group: LatentGroup, part: WeightPosterior, rows: Rows, sites: Sites) -> TakenIn:
-        """Of rows whose sites were found at the mean of q(B)."""
+        """Of rows whose sites were found at the mean of q(B), with the pulls that brought it there."""
         assert isinstance(part, Rotated) and sites.pull is not None
         K, L = part.n_covariances, part.mean.shape[1]
         precision, V = sites.shared(K), group.features(rows)
