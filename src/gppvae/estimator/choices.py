@@ -44,6 +44,7 @@ class Schedule:
         passes: over the rows, as far as `least` and `most` optimiser steps allow.
         batch_size: B.  lr, prior_lr: of networks and prior.  weight_decay: of the networks.
         alpha: latent noise variance.
+        noise: variance of a value in training, relative to that of the samples.
     """
 
     passes: float
@@ -54,6 +55,7 @@ class Schedule:
     prior_lr: float
     weight_decay: float
     alpha: float
+    noise: float = 0.1
 
     def epochs(self, n_rows: int, batch_size: int) -> int:
         """Epochs that make between `least` and `most` steps."""
@@ -67,7 +69,7 @@ SCHEDULES = {
     ("leave_out", "image"): Schedule(130, 800, 8000, 32, 3e-3, 1e-2, 0.3, 0.05),
     ("leave_out", "vector"): Schedule(30, 200, 4000, 32, 5e-4, 5e-3, 0.1, 0.1),
     ("leave_out", "other"): Schedule(130, 1500, 8000, 32, 2e-3, 1e-2, 0.05, 0.05),
-    ("global", "image"): Schedule(110, 2500, 20000, 64, 4e-3, 1e-2, 0.05, 0.001),
+    ("global", "image"): Schedule(110, 2500, 20000, 64, 4e-3, 1e-2, 0.5, 0.001),
     ("global", "vector"): Schedule(45, 2500, 20000, 64, 2e-3, 1e-2, 0.05, 0.001),
     ("global", "other"): Schedule(45, 2500, 20000, 64, 4e-3, 1e-2, 0.05, 0.001),
 }
@@ -140,14 +142,19 @@ def choose_held_out(
         return np.zeros(0, dtype=np.int64)
 
 
-def written_phases(inference: str, schedule: Schedule, epochs: int, unexplained: bool, held_out: bool) -> list[Phase]:
+def written_phases(
+    inference: str, schedule: Schedule, epochs: int, unexplained: bool, held_out: bool, linear: bool
+) -> list[Phase]:
     """The phases of a fit whose settings were chosen.
 
     With rows held out errors are measured first. Few rows are then all trained on, from the beginning: networks that
-    have settled without a row hardly take it in. With many rows the last part of the training sees all of them.
+    have settled without a row hardly take it in. Networks that start at the exact linear model are trained as long as
+    that helps at the rows held out, which may be not at all. With many rows the last part of the training sees all of
+    them.
 
     Args:
         unexplained: whether some latents have no kernel.  held_out: whether rows are held out.
+        linear: whether the networks start at the exact linear model, and how long they are trained is open.
     """
     rates = {"decoder": schedule.lr, "prior": schedule.prior_lr}
     if inference == "leave_out":
@@ -157,8 +164,10 @@ def written_phases(inference: str, schedule: Schedule, epochs: int, unexplained:
     phase = Phase(inference, inference, epochs, rates, "cosine", 0.03, schedule.weight_decay)
     phases = [phase]
     if held_out and inference == "leave_out":
-        tried = replace(phase, name="tried", epochs=math.ceil(TRIED * epochs), held_out=True)
-        phases = [tried, replace(phase, restart=True)]
+        tried = replace(phase, name="tried", held_out=True)
+        if not linear:
+            tried = replace(tried, epochs=math.ceil(TRIED * epochs))
+        phases = [tried, replace(phase, restart=True, until_best=linear)]
     elif held_out:
         after = round(PUT_BACK * epochs)
         lower = {name: PUT_BACK_RATE * rate for name, rate in rates.items()}

@@ -57,16 +57,20 @@ class Plan:
     Attributes:
         prior: bound to the table.  phases: of the training.  batch_size: B.
         components: of the samples, where the fit starts from them.
+        noise: variance in training of values whose likelihood was chosen, relative to that of the samples.
     """
 
     prior: LatentPrior
     phases: list[Phase]
     batch_size: int
     components: Components | None
+    noise: float | None = None
 
     def start_networks(self, autoencoder: Autoencoder) -> None:
         """Start the networks for vectors, and the noise, at the linear model of the components."""
         encoder, decoder, likelihood = autoencoder.encoder, autoencoder.decoder, autoencoder.likelihood
+        if isinstance(likelihood, ScaledGaussian) and self.noise is not None:
+            likelihood.var.fill_(self.noise)
         linear = isinstance(encoder, LinearPlusEncoder) and isinstance(decoder, LinearPlusDecoder)
         if self.components is None or not linear or not isinstance(likelihood, ScaledGaussian):
             return
@@ -113,11 +117,13 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
     epochs = estimator.epochs if estimator.epochs is not None else schedule.epochs(n_rows, batch_size)
     rates = {name: value for name in ("lr", "prior_lr") if (value := getattr(estimator, name)) is not None}
     unexplained = any(kernel is None for kernel, _ in groups)
-    phases = written_phases(inference, replace(schedule, **rates), epochs, unexplained, len(held) > 0)
+    tried = linear and estimator.epochs is None
+    phases = written_phases(inference, replace(schedule, **rates), epochs, unexplained, len(held) > 0, tried)
     tell("%d epochs of %d steps, batches of %d", epochs, -(-n_rows // batch_size), batch_size)
     if len(held):
         tell("%d of %d rows are held out to measure errors, then trained on as well", len(held), len(samples))
-    return Plan(LatentPrior(closed, alpha), phases, batch_size, components)
+    noise = schedule.noise if isinstance(estimator.likelihood, str) else None
+    return Plan(LatentPrior(closed, alpha), phases, batch_size, components, noise)
 
 
 def _alpha(estimator: GPPVAE, inference: str, schedule: Schedule, linear: Components | None, n_latents: int) -> float:
@@ -126,7 +132,8 @@ def _alpha(estimator: GPPVAE, inference: str, schedule: Schedule, linear: Compon
         return estimator.alpha
     if linear is None or inference == "global":
         return schedule.alpha
-    found = float((1.0 / linear.signal[:n_latents] - 1.0).mean())
+    signal, variance = linear.signal[:n_latents], linear.std[:n_latents].square()
+    found = float((variance * (1.0 - signal)).sum() / (variance * signal).sum())
     return min(max(found, ALPHAS[0]), ALPHAS[1])
 
 

@@ -29,6 +29,8 @@ class Phase:
         options: further arguments of the inference.
         held_out: whether rows held out to measure errors stay out of this phase; errors are measured at its end.
         restart: whether the model starts again from where the fit began.
+        until_best: whether it ends after as many epochs as the phase with rows held out had at its least error there;
+            after none where the start was best.
 
     Example:
         >>> from gppvae import Phase
@@ -48,6 +50,7 @@ class Phase:
     options: dict[str, Any] = field(default_factory=dict)
     held_out: bool = False
     restart: bool = False
+    until_best: bool = False
 
     def __post_init__(self) -> None:
         for name in ("lr", "options"):
@@ -69,7 +72,7 @@ class Phase:
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and 0.0 <= value < most):
                 raise ValueError(f"phase {self.name!r} needs {name} of at least 0 and below {most:g}, got {value!r}")
-        for name in ("held_out", "restart"):
+        for name in ("held_out", "restart", "until_best"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"phase {self.name!r} needs True or False for {name}, got {getattr(self, name)!r}")
         if self.decay not in ("constant", "cosine"):

@@ -28,6 +28,7 @@ from gppvae.training.progress import Progress
 
 MAX_BAD_STEPS = 10  # in a row; a phase may have as many anywhere
 MAX_BAD_SHARE = 0.1  # of the steps of a phase, where these are more
+LEAST_GAIN = 0.03  # of the error at rows held out, for networks to leave the exact start they were given
 Validate = Callable[[Inference, Epoch], dict[str, float]]
 # Predictions at a few training rows, given q(B); None where the model cannot predict yet.
 Answers = Callable[[LatentPosterior | None], Iterable[Tensor] | None]
@@ -106,6 +107,7 @@ class Trainer:
     ) -> None:
         self.kept, self.measure = kept, measure
         self.measured: dict[str, Any] | None = None
+        self.best_epoch: int | None = None  # of the last phase with rows held out; 0 is its start
         self.model, self.phases, self.data, self.settings = model, phases, data, settings
         self.folder, self.validate, self.answers, self.told = folder, validate, answers, told
         self.world = data.world
@@ -160,7 +162,7 @@ class Trainer:
             self.history = self.folder.keep_metrics(meta["metrics"])
             self._before_stop, self.skipped_steps = Seconds(meta["seconds"], meta["cpu_seconds"]), meta["skipped"]
             self.model.load_state_dict(under("model", tensors))
-            self.measured = meta["measured"]
+            self.measured, self.best_epoch = meta["measured"], meta["best_epoch"]
             carried = {name: value.to(self.model.prior.device) for name, value in under("carried", tensors).items()}
             self.weights = LatentPosterior.from_tensors(carried) if carried else None
         return tensors, meta
@@ -195,6 +197,7 @@ class Trainer:
             tensors |= with_prefix("carried", self.weights.tensors())
         times = self.times()
         counts = {"metrics": len(self.history), "skipped": self.skipped_steps, "measured": self.measured}
+        counts["best_epoch"] = self.best_epoch
         self._last = tensors, meta | counts | {"seconds": times.wall, "cpu_seconds": times.cpu}
         if due or time.monotonic() - self._saved >= self.settings.checkpoint_seconds:
             self._write(self._last)
@@ -276,8 +279,17 @@ class PhaseRun:
         trainer.world.broadcast_([*trainer.model.state_dict().values(), *self.inference.state_dict().values()])
         self.progress.phase(self.number, first)
         self.inference.start(replace(self.data, seed=None), trainer.weights)
+        if self._takes_best and first == 0:
+            trainer.best_epoch = None
+            self._validate(0)
+            self.best *= 1.0 - LEAST_GAIN
+        last = phase.epochs
+        if phase.until_best and trainer.best_epoch is not None:
+            last = min(last, trainer.best_epoch)
+            if trainer.world.first:
+                log.info("phase %r has %d epochs, as many as helped at the rows held out", phase.name, last)
         done = first
-        while done < phase.epochs and not self._out_of_patience():
+        while done < last and not self._out_of_patience():
             seed = derive_seed(trainer.settings.seed, self.number, done)
             epoch = replace(self.data, seed=seed, tick=self.progress.tick)
             with self._with_tensors_of_others() if saved and done == first else contextlib.nullcontext():
@@ -343,7 +355,7 @@ class PhaseRun:
         logged["loss"] = sum(logged.values())
         shown = {"loss": logged["loss"]}
         if self._judged and ((done + 1) % self.trainer.settings.validate_every == 0):
-            validated = self._validate()
+            validated = self._validate(done + 1)
             logged |= validated
             shown |= validated
         self.trainer.log(row | logged)
@@ -402,7 +414,7 @@ class PhaseRun:
             "try a lower learning rate or a larger pixel_var"
         )
 
-    def _validate(self) -> dict[str, float]:
+    def _validate(self, done: int) -> dict[str, float]:
         assert self.trainer.validate is not None
         if self.average:
             self.average.swap()
@@ -410,7 +422,7 @@ class PhaseRun:
         criterion = next(iter(values.values()), None)
         if criterion is not None and self.trainer.settings.patience is not None:
             if criterion < self.best:
-                self.best, self.stale = criterion, 0
+                self.best, self.stale, self.trainer.best_epoch = criterion, 0, done
                 self.best_state = {name: tensor.clone() for name, tensor in self._learned().items()}
             elif criterion > (1.0 + self.trainer.settings.tolerance) * self.best:
                 self.stale += 1
@@ -423,6 +435,11 @@ class PhaseRun:
         """Whether this phase can be validated: rows held out of others are training rows here."""
         return self.trainer.validate is not None and (self.phase.held_out or self.trainer.kept is None)
 
+    @property
+    def _takes_best(self) -> bool:
+        """Whether the best epoch of this phase decides how long a later one goes; none must gain LEAST_GAIN."""
+        return self._judged and self.phase.held_out and any(phase.until_best for phase in self.trainer.phases)
+
     def _out_of_patience(self) -> bool:
         patience = self.trainer.settings.patience
         return patience is not None and self.stale > patience
@@ -433,7 +450,8 @@ class PhaseRun:
             raise TrainingError(self._stop_message(f"{self.bad_steps} of {self.steps} gradients were not finite"))
         if self.average:
             self.average.swap()
-        if self.best_state and (self.trainer.settings.tolerance == 0.0 or self._out_of_patience()):
+        last_is_best = self.trainer.settings.tolerance > 0.0 and not self._takes_best
+        if self.best_state and (not last_is_best or self._out_of_patience()):
             self.trainer.model.load_state_dict(under("model", self.best_state))
             self.inference.load_state_dict(under("inference", self.best_state))
         weights = self.inference.weights(replace(self.data, seed=None))
@@ -523,6 +541,9 @@ def _check_numbers(meta: dict[str, Any], n_phases: int) -> None:
     for name in ("seconds", "cpu_seconds"):
         if not (isinstance(meta[name], float) and 0.0 <= meta[name] < math.inf):
             raise ValueError(f"{name} is {meta[name]!r}")
+    best_epoch = meta["best_epoch"]
+    if best_epoch is not None and (type(best_epoch) is not int or best_epoch < 0):
+        raise ValueError(f"best_epoch is {best_epoch!r:.80}")
     if meta["measured"] is not None and not isinstance(meta["measured"], dict):
         raise ValueError(f"measured is {meta['measured']!r:.80}")
     if not isinstance(meta["best"], float) or math.isnan(meta["best"]):
