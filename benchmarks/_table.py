@@ -19,6 +19,8 @@ SCRIPTS = {
     "gp_term.json": "gp_term.py",
     "faces_cost.json": "faces.py",
     "waiting.json": "waiting.py",
+    "subjects.json": "subjects.py",
+    "learned_or_categorical.json": "learned_or_categorical.py",
 }
 
 
@@ -88,14 +90,15 @@ def subjects_table(result: dict[str, Any]) -> str:
     ]  # fmt: skip
     alone = [
         [f"{case['subjects']:,}", f"{case['features']:,}",
-         *(f"{case['methods'][name]['cpu_seconds']:.2f} s" for name in STEPS), f"{case['extra_bytes'] / 2**20:.0f} MiB"]
+         *(f"{case['methods'][name]['cpu_seconds']:.2f} s" for name in (*STEPS, "new")),
+         f"{case['extra_bytes'] / 2**20:.0f} MiB"]
         for case in result["blocks"]
     ]  # fmt: skip
     sizes = list(result["epochs"]["vae"])
     epochs = [[name, *(f"{found[size]:.2f} s" for size in sizes)] for name, found in result["epochs"].items()]
     return "\n\n".join([
         markdown(["subjects", "features", "term, times faster", "q(B), times faster", "difference"], dense),
-        markdown(["subjects", "features", "term", "q(B)", "extra memory"], alone),
+        markdown(["subjects", "features", "term", "q(B)", "a new subject", "extra memory"], alone),
         markdown(["an epoch of", *(f"{int(size):,} subjects" for size in sizes)], epochs),
     ])  # fmt: skip
 

@@ -4,8 +4,9 @@
 
 The kernel is a common course, one per sex and one per subject. Dense and by blocks are timed in turn where the dense
 algebra is possible: the GP term with its gradient, and conditioning q(B). Then blocks alone up to 10,000 subjects, with
-the memory that they take in a process of its own; then one epoch of every inference with a small network. Both forms
-give the same value, which is checked. Writes results/subjects.json; --quick writes into build/quick only.
+the memory that they take in a process of its own, and a new subject that is learned from five visits (`add_objects`);
+then one epoch of every inference with a small network. Both forms give the same value, which is checked. Writes
+results/subjects.json; --quick writes into build/quick only.
 """
 
 from __future__ import annotations
@@ -22,16 +23,23 @@ from _common import INFERENCES, Training, extra_memory, in_fresh_process, interl
 
 from gppvae.data.arrays import Samples
 from gppvae.data.table import Table
+from gppvae.estimator.new_objects import NewSamples, add_objects
 from gppvae.kernels import parse_kernel
+from gppvae.likelihoods import Gaussian
+from gppvae.models.gppvae import GPPriorVAE
+from gppvae.models.remainders import Remainders
+from gppvae.models.vae import Autoencoder
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
 from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.sites import Sites, SiteSums, with_sites
 from gppvae.prior.statistics import Sums
 
 KERNEL = "RBF(age) + Categorical(id) * RBF(age) + Categorical(sex) * RBF(age)"
 VISITS, AGES, N_LATENTS = 6, 8, 8
 BESIDE_DENSE = (50, 100, 200)
 BLOCKS_ALONE = (1_000, 3_000, 10_000)
-EPOCHS = (500, 2_000)
+EPOCHS = (500, 2_000, 8_000)
+NEW_VISITS = 5
 NO_BLOCKS = 10**12
 
 
@@ -70,6 +78,24 @@ class Problem:
             return self.prior.posterior(self.sums())
 
 
+class NewSubject:
+    """A model of so many subjects with q(B) from sites, that learns one more from a few visits, again and again."""
+
+    def __init__(self, n_subjects: int, seed: int) -> None:
+        problem, draw = Problem(n_subjects, seed), np.random.default_rng(seed)
+        nets = MLPEncoder((16,), N_LATENTS, (32,)), MLPDecoder((16,), N_LATENTS, (32,))
+        self.model = GPPriorVAE(Autoencoder(*nets, Gaussian(0.1)), problem.prior)
+        sums = SiteSums(problem.prior, [torch.eye(N_LATENTS, dtype=torch.float64)])
+        sums.add(problem.rows, [Sites(problem.var)])
+        self.weights, self.remainders = with_sites(problem.prior.before_data(), sums), Remainders()
+        visits = {"id": ["new"] * NEW_VISITS, "sex": [0] * NEW_VISITS, "age": np.arange(NEW_VISITS) * 10.0}
+        samples = Samples(draw.normal(size=(NEW_VISITS, 16)).astype(np.float32))
+        self.new = NewSamples(samples, Table(visits), Gaussian(0.1), Gaussian(0.1), 128)
+
+    def add(self) -> None:
+        _, self.weights = add_objects((self.model, self.weights), self.new, self.remainders, steps=8)
+
+
 def beside_dense(n_subjects: int, rounds: int, seed: int) -> dict[str, Any]:
     ours, dense = Problem(n_subjects, seed), Problem(n_subjects, seed, blocks=False)
     difference = abs(ours.term() / dense.term() - 1.0)
@@ -90,8 +116,8 @@ def beside_dense(n_subjects: int, rounds: int, seed: int) -> dict[str, Any]:
 
 
 def alone(n_subjects: int, rounds: int, seed: int) -> dict[str, Any]:
-    problem = Problem(n_subjects, seed)
-    times = interleave({"term": problem.term, "posterior": problem.condition}, rounds)
+    problem, new = Problem(n_subjects, seed), NewSubject(n_subjects, seed)
+    times = interleave({"term": problem.term, "posterior": problem.condition, "new": new.add}, rounds)
     return {
         "subjects": n_subjects,
         "rows": len(problem.rows),
@@ -148,7 +174,7 @@ def main() -> None:
     more = last["subjects"] / first["subjects"]
     growth = {
         name: last["methods"][name]["cpu_seconds"] / first["methods"][name]["cpu_seconds"] / more
-        for name in ("term", "posterior")
+        for name in ("term", "posterior", "new")
     } | {"memory": last["extra_bytes"] / first["extra_bytes"] / more}
     print("growth from the fewest to the most subjects, 1 is linear:", {k: round(v, 2) for k, v in growth.items()})
     sizes = (100, 400) if args.quick else EPOCHS

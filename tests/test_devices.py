@@ -11,12 +11,14 @@ import torch
 from fake_device import WrongDeviceError, fake_device
 from gppvae import GPPVAE, RBF, VAE, Learned
 from gppvae.inference import INFERENCES
+from gppvae.prior.latent_prior import LatentGroup
 from gppvae.training.loop import Trainer
 from tiny import KERNEL, spots
 
 SMALL: dict[str, Any] = {
     "latent_dim": 2, "network": "mlp", "width": 8, "epochs": 1, "warmup_epochs": 1, "gp_epochs": 1, "batch_size": 8,
 }  # fmt: skip
+MIXTURE = "RBF(angle) + Learned(spot, 2) + Categorical(spot) * RBF(angle)"
 KERNELS: dict[str, Any] = {
     "ids": "2.0 * FreeForm(spot) + Categorical(spot) * Linear(angle) + Constant()",
     "numbers": "Matern(angle, max_inducing=4) + RationalQuadratic(angle) * Learned(spot, 2)",
@@ -107,6 +109,24 @@ def test_files_new_objects_and_the_plain_vae(tmp_path: Path) -> None:
             found[name].append(loaded.score(images, table))
     for one, other_value in zip(found["cpu"], found["other"], strict=True):
         np.testing.assert_array_equal(one, other_value)
+
+
+@pytest.mark.parametrize("least", [0, 10**6], ids=["blocks", "dense"])
+def test_new_subjects(least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LatentGroup, "least_in_blocks", least)
+    images, table = data()
+    new, found = table.iloc[:4].assign(spot="new"), {}
+    for name in ("cpu", "other"):
+        with fake_device() as other:
+            device = other if name == "other" else "cpu"
+            model = GPPVAE(MIXTURE, device=device, inference="global", **SMALL)
+            model.fit(images, table, progress=False).save(tmp_path / name)
+            loaded = GPPVAE.load(tmp_path / name, device=device)
+            loaded.add_objects(images[:4], new)
+            loaded.add_objects(images[2:4], new.iloc[2:])
+            loaded.update(images[:1], new.iloc[:1])
+            found[name] = loaded.predict(new, 2).std
+    np.testing.assert_array_equal(found["cpu"], found["other"])
 
 
 class Stop(Exception):

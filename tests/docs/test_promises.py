@@ -28,6 +28,14 @@ def test_counts_of_one_promise_are_added_up() -> None:
     assert made.endswith("9 tries in all, 2 failed. Seed 7, commit abc, M, torch 2, Python 3.")
 
 
+def test_a_promise_names_what_was_killed_and_nothing_else() -> None:
+    """As the name of the attack says, the same for every inference."""
+    one, other = (f"SIGKILL of fit, predict{more} and save (exact)" for more in (", encode", ", encode, update"))
+    made = page.table(content([attack(other), attack(one)]))
+    assert "undisturbed one does; `predict`, `encode`, `save` leave no half results | 6 | 0 |" in made
+    assert "`predict`, `encode`, `update`, `save` leave" in page.table(content([attack(other)]))
+
+
 def test_a_worker_is_no_disk_and_an_attack_without_a_promise_is_told() -> None:
     found = page.by_promise([attack("a killed worker under torchrun (global)"), attack("a failing write (exact)")])
     assert sorted(len(attacks) for attacks in found.values())[-2:] == [1, 1]

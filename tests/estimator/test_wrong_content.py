@@ -5,29 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from gppvae import GPPVAE, VAE
 from gppvae.training.checkpoint import read_tensors
-from tiny import spots
-from torture.files import Mutations, check_checkpoint, check_config, check_model, sign
-
-SMALL = {"latent_dim": 2, "network": "mlp", "width": 4, "batch_size": 16}
-KERNELS = {
-    "product": "Learned(spot, 2) * Periodic(angle, 360)",
-    "sum": "2.0 * FreeForm(spot) + RBF(angle, basis='hilbert', max_inducing=8) + Linear(angle) * Categorical(spot)",
-    "groups": [("Learned(spot, 2) * Matern(angle)", 2), (None, 1)],
-}
+from torture.files import KERNELS, Mutations, check_checkpoint, check_config, check_model, sign, write_model
 
 
 @pytest.mark.parametrize("kind", [*KERNELS, "vae"])
 def test_mutated_models_are_refused_or_answer_with_finite_numbers(kind: str, tmp_path: Path) -> None:
-    images, table = spots(3, 5)
-    if kind == "vae":
-        model = VAE(epochs=1, **SMALL).fit(images, progress=False)
-    else:
-        settings = SMALL | {"latent_dim": None if kind == "groups" else 2}
-        model = GPPVAE(KERNELS[kind], epochs=1, warmup_epochs=1, gp_epochs=1, **settings)
-        model.fit(images, table, progress=False)
-    model.save(tmp_path)
+    table = write_model(kind, tmp_path)
     mutations = Mutations(tmp_path / "model.safetensors", seed=1)
     for number in range(150):
         mutations.apply(number)
@@ -39,15 +23,10 @@ def test_mutated_checkpoints_and_configs_are_refused_or_continued(tmp_path: Path
     check_config(tmp_path / "configs", seed=3, count=40)
 
 
-@pytest.mark.parametrize("kind", ["product", "vae"])
+@pytest.mark.parametrize("kind", ["product", "subjects", "vae"])
 def test_a_model_file_that_lacks_an_entry_is_refused_or_needs_none(kind: str, tmp_path: Path) -> None:
     """Every entry of the description in turn, since random changes seldom hit a given one."""
-    images, table = spots(3, 5)
-    if kind == "vae":
-        VAE(epochs=1, **SMALL).fit(images, progress=False).save(tmp_path)
-    else:
-        settings = SMALL | {"epochs": 1, "warmup_epochs": 1, "gp_epochs": 1}
-        GPPVAE(KERNELS[kind], **settings).fit(images, table, progress=False).save(tmp_path)
+    table = write_model(kind, tmp_path)
     file = tmp_path / "model.safetensors"
     tensors, meta = read_tensors(file)
     found = {}

@@ -73,6 +73,23 @@ def test_value_and_mean_batch_gradient(name: str) -> None:
     assert not any(gradient.any() for name, gradient in got.items() if ".encoder." in name)
 
 
+def test_ids_without_a_row_in_an_epoch_are_drawn_to_their_prior() -> None:
+    """Weights of every id cost their KL once per epoch, also where all rows of an id are held out."""
+    model = make_model(KERNELS["ids with features of their own"]())
+    inference, whole = away_from_start(model), make_epoch(model)
+    left = torch.nonzero(whole.rows.columns["person (id)"].index != 2).squeeze(1)
+    epoch = RowEpoch(whole.y[left], whole.rows[left], whole.eps[left], 7)
+    (mean,), (log_std,) = inference.means, inference.log_stds
+    q = torch.distributions.Normal(mean.detach(), log_std.detach().exp())
+    want = torch.distributions.kl_divergence(q, torch.distributions.Normal(0.0, 1.0)).sum()
+    found = sum(terms.gp_nll.item() for terms in inference.steps(epoch))
+    np.testing.assert_allclose(found, want.item(), rtol=1e-9)
+    own = model.prior.groups[0].places.own[2]
+    assert mean.grad is not None
+    per_batch = mean.detach()[own] / epoch.n_rows  # a step is on the loss per row
+    np.testing.assert_allclose(mean.grad[own], per_batch * epoch.n_batches, rtol=1e-9)
+
+
 def test_kl_against_the_oracle_and_weights_are_a_copy() -> None:
     model = make_model(KERNELS["learned * periodic"]())
     inference = away_from_start(model)

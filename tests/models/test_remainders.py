@@ -89,10 +89,11 @@ def test_errors_are_carried_over_by_kriging(size: float) -> None:
         np.testing.assert_allclose(found[0][n], 2.0 * c @ np.linalg.solve(C, e), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(found[1][n], h[0, 0] - c @ np.linalg.solve(C, c), rtol=1e-6)
     assert not found[0][3].any() and found[1][3] == 0.0
-    again = Remainders.from_saved(kept.to_json(), kept.tensors(), (K,))
+    of_model = prior, prior.before_data()
+    again = Remainders.from_saved(kept.to_json(), kept.tensors(), (K,), *of_model)
     assert torch.equal(again.at(prior, prior.code(asked), (K,))[0], found[0])
     with pytest.raises(ValueError, match="of the samples' shape"):
-        Remainders.from_saved(kept.to_json(), kept.tensors(), (K + 1,))
+        Remainders.from_saved(kept.to_json(), kept.tensors(), (K + 1,), *of_model)
 
 
 # -- objects unlike those of training

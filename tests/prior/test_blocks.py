@@ -346,7 +346,7 @@ def test_sites_give_the_dense_covariances() -> None:
         torch.testing.assert_close(sums.pulls()[0], V.T @ pull)
         kl = sum(oracles.gaussian_kl(m.numpy(), S.numpy()) for m, S in zip((mean @ basis).T, Sigma, strict=True))
         np.testing.assert_allclose(q.kl().item(), kl, rtol=1e-9)
-        x = torch.from_numpy(rng.normal(size=group.rank))
+        x = torch.from_numpy(rng.normal(size=(group.rank, 2)))
         for P_k, S in zip(precisions_of(q), Sigma, strict=True):
             torch.testing.assert_close(P_k @ (S @ x), x)
             torch.testing.assert_close(solved(P_k, x), S @ x)

@@ -3,6 +3,7 @@
 import builtins
 import contextlib
 import errno
+import functools
 import os
 import shutil
 import signal
@@ -53,6 +54,20 @@ def save(run: Path, out: Path) -> None:
     GPPVAE.load(run).save(out)
 
 
+def update(run: Path, out: Path) -> None:
+    images, table = spots(4, 10)
+    model = GPPVAE.load(run)
+    model.update(images, table)
+    model.save(out)
+
+
+def add_objects(run: Path, out: Path) -> None:
+    images, table = spots(4, 6)
+    model = GPPVAE.load(run)
+    model.add_objects(images[:8], table[:8].assign(spot=["new"] * 6 + ["newer"] * 2))
+    model.save(out)
+
+
 def same_model(a: Path, b: Path) -> bool:
     one, two = (read_tensors(path / "model.safetensors")[0] for path in (a, b))
     return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
@@ -98,7 +113,7 @@ def killed_until_done(work: Callable[[], None], longest: float, rng: np.random.G
 
 
 def check_kills(folder: Path, inference: str, rng: np.random.Generator, most: int = 6) -> int:
-    """Kill a fit, its answers and a save; compare with undisturbed ones. Kills in all."""
+    """Kill a fit, its answers, what it learns later and a save; compare with undisturbed ones. Kills in all."""
     calm, torn = folder / f"{inference}-calm", folder / f"{inference}-torn"
     started = time.monotonic()
     if not calm.exists():
@@ -106,6 +121,8 @@ def check_kills(folder: Path, inference: str, rng: np.random.Generator, most: in
         predict(calm, folder / f"{inference}-calm-predicted")
         encode(calm, folder / f"{inference}-calm-encoded")
         impute(calm, folder / f"{inference}-calm-imputed")
+        update(calm, folder / f"{inference}-calm-updated")
+        add_objects(calm, folder / f"{inference}-calm-added")
         (folder / f"{inference}-seconds").write_text(str(time.monotonic() - started))
     longest = float((folder / f"{inference}-seconds").read_text())
     shutil.rmtree(torn, ignore_errors=True)
@@ -122,10 +139,14 @@ def check_kills(folder: Path, inference: str, rng: np.random.Generator, most: in
 
         kills += killed_until_done(once, 0.5 * longest, rng, 2)
         assert same_arrays(folder / f"{inference}-calm-{name}", out), f"what was {name} differs"
-    saved = folder / f"{inference}-torn-saved"
-    shutil.rmtree(saved, ignore_errors=True)
-    kills += killed_until_done(lambda: save(calm, saved), 0.1 * longest, rng, 2)  # over what the killed ones left
-    assert same_model(calm, saved), "what was saved differs"
+    for name, learn, share in (("saved", save, 0.1), ("updated", update, 0.3), ("added", add_objects, 0.3)):
+        saved = folder / f"{inference}-torn-{name}"
+        shutil.rmtree(saved, ignore_errors=True)
+        write = functools.partial(learn, calm, saved)  # over what the killed ones left
+        kills += killed_until_done(write, share * longest, rng, 2)
+        undisturbed = calm if learn is save else folder / f"{inference}-calm-{name}"
+        assert same_model(undisturbed, saved), f"what was {name} differs"
+        assert not list(saved.glob(".*.part")), "parts of dead processes were left"
     return kills
 
 

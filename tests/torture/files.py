@@ -140,6 +140,30 @@ class Mutations:
         self.file.write_bytes(self.original)
 
 
+SMALL: dict[str, Any] = {"latent_dim": 2, "network": "mlp", "width": 4, "batch_size": 16}
+KERNELS: dict[str, Any] = {
+    "product": "Learned(spot, 2) * Periodic(angle, 360)",
+    "sum": "2.0 * FreeForm(spot) + RBF(angle, basis='hilbert', max_inducing=8) + Linear(angle) * Categorical(spot)",
+    "groups": [("Learned(spot, 2) * Matern(angle)", 2), (None, 1)],
+    "subjects": "RBF(angle) + Categorical(spot) * RBF(angle)",  # with one that was added after training
+}
+
+
+def write_model(kind: str, folder: Path) -> pd.DataFrame:
+    """A small model of this kind, saved; the table that it was fitted to."""
+    images, table = spots(3, 5)
+    if kind == "vae":
+        VAE(epochs=1, **SMALL).fit(images, progress=False).save(folder)
+        return table
+    settings = SMALL | {"latent_dim": None if kind == "groups" else 2}
+    model = GPPVAE(KERNELS[kind], epochs=1, warmup_epochs=1, gp_epochs=1, **settings)
+    model.fit(images, table, progress=False)
+    if kind == "subjects":
+        model.add_objects(images[:2], table[:2].assign(spot="new"))
+    model.save(folder)
+    return table
+
+
 def check_model(folder: Path, table: pd.DataFrame, described: str) -> str:
     """Load a model that was changed: an error of our own, or finite answers. Says which."""
     kind = VAE if b'"kind\\": \\"vae' in (folder / "model.safetensors").read_bytes()[:20_000] else GPPVAE

@@ -9,9 +9,7 @@ from gppvae.report.record import read_results
 
 # Promise, and the start of the names of the attacks on it.
 PROMISES = {
-    "A killed `fit` ends bit by bit where an undisturbed one does; `predict`, `encode`, `save` leave no half results": (
-        "SIGKILL of fit"
-    ),
+    "A killed `fit` ends bit by bit where an undisturbed one does; OTHERS leave no half results": "SIGKILL of fit",
     "A full or failing disk ends a `fit` with one sentence, and the same call continues it to the same model": (
         "a failing write"
     ),
@@ -25,6 +23,7 @@ PROMISES = {
     "Settings that make no sense are refused in one sentence": "random constructor",
     "A command line ends with exit code 0, 2 or 3, and never with a trace": "random command",
 }
+OTHERS = ("predict", "encode", "impute", "update", "add_objects", "save")
 REGION = re.compile(r"(<!-- torture:begin -->\n).*?(<!-- torture:end -->)", re.DOTALL)
 
 
@@ -50,7 +49,8 @@ def table(content: dict[str, Any]) -> str:
     lines = ["| promise | tried | failed |", "|---|---|---|"]
     for promise, attacks in by_promise(content["attacks"]).items():
         tried, failed = (sum(attack[name] for attack in attacks) for name in ("tried", "failed"))
-        lines.append(f"| {promise} | {f'{tried:,}' if attacks else 'not tried'} | {failed if attacks else ''} |")
+        counts = (f"{tried:,}", failed) if attacks else ("not tried", "")
+        lines.append(f"| {_of_those_tried(promise, attacks)} | {counts[0]} | {counts[1]} |")
     about, settings, total = content["about"], content["settings"], content["total"]
     state = "" if about["clean"] else ", with changes that are in no commit"
     source = (
@@ -59,6 +59,14 @@ def table(content: dict[str, Any]) -> str:
         f"Python {about['python']}."
     )
     return "\n".join([*lines, "", source])
+
+
+def _of_those_tried(promise: str, attacks: list[dict[str, Any]]) -> str:
+    """The promise for what was killed beside a fit, as the names of the attacks say, and nothing else."""
+    found = [set(re.findall(r"\w+", attack["what"].partition("(")[0])) - {"and"} for attack in attacks]
+    both = set.intersection(*found) if found else set()
+    others = [name for name in OTHERS if name in both]
+    return promise.replace("OTHERS", ", ".join(f"`{name}`" for name in others) or "other commands")
 
 
 def filled(text: str, content: dict[str, Any]) -> str:

@@ -23,21 +23,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gppvae import GPPVAE, VAE
 from gppvae.report.record import write_results
 from gppvae.training.folder import provenance
 from processes import torchrun
-from tiny import spots
 from torture import crashes, files, inputs, page
 
 ROOT = Path(__file__).parents[2]
 OUT, PAGE = ROOT / "results" / "torture.json", ROOT / "docs" / "promises.md"
-SMALL = {"latent_dim": 2, "network": "mlp", "width": 4, "batch_size": 16}
-KERNELS: dict[str, Any] = {
-    "product": "Learned(spot, 2) * Periodic(angle, 360)",
-    "sum": "2.0 * FreeForm(spot) + RBF(angle, basis='hilbert', max_inducing=8) + Linear(angle) * Categorical(spot)",
-    "groups": [("Learned(spot, 2) * Matern(angle)", 2), (None, 1)],
-}
 
 
 class Tally:
@@ -79,18 +71,14 @@ class Tally:
 def attack_inputs(tally: Tally, folder: Path) -> None:
     """10^5 changed inputs in all."""
     inputs.write_data(folder)
-    table = spots(3, 5)[1]
-    for kind in [*KERNELS, "vae"]:
+    for kind in [*files.KERNELS, "vae"]:
         place = folder / kind
-        if kind == "vae":
-            VAE(epochs=1, **SMALL).fit(spots(3, 5)[0], progress=False).save(place)
-        else:
-            settings = SMALL | {"latent_dim": None if kind == "groups" else 2}
-            model = GPPVAE(KERNELS[kind], epochs=1, warmup_epochs=1, gp_epochs=1, **settings)
-            model.fit(*spots(3, 5), progress=False).save(place)
+        table = files.write_model(kind, place)
         changes = files.Mutations(place / "model.safetensors", tally.seed)
 
-        def model_file(_: np.random.Generator, number: int, changes: Any = changes, place: Path = place) -> str:
+        def model_file(
+            _: np.random.Generator, number: int, changes: Any = changes, place: Path = place, table: Any = table
+        ) -> str:
             changes.apply(number)
             return files.check_model(place, table, changes.description)
 
@@ -112,7 +100,7 @@ def attack_inputs(tally: Tally, folder: Path) -> None:
 def attack_processes(tally: Tally, folder: Path) -> None:
     for inference in crashes.INFERENCES:
         kills = lambda rng, _, name=inference: crashes.check_kills(folder, name, rng)  # noqa: E731
-        tally.repeat(f"SIGKILL of fit, predict, encode, impute and save ({inference})", 60, kills)
+        tally.repeat(f"SIGKILL of fit, predict, encode, impute, update, add_objects and save ({inference})", 60, kills)
     for inference in crashes.INFERENCES:
         disk = lambda _, __, name=inference: crashes.check_disk(folder / name, name)  # noqa: E731
         tally.repeat(f"a failing write, flush or rename, each in turn ({inference})", 1, disk)

@@ -279,16 +279,16 @@ class GPPVAE(Showing, Measuring):
         """Learn ids that were not in the training set from a few samples of each; predict() then takes them.
 
         Args:
-            samples: of the new objects.  table: their rows; ids unknown in training in a Learned column, all
-                other columns as in training. An id that was added before is learned again.
-            steps: Gauss-Newton steps through the decoder after the closed-form start.
+            samples: of the new objects.  table: their rows; ids unknown in training in a Learned or Categorical
+                column, all other columns as in training. An id that was added before is learned again.
+            steps: Gauss-Newton steps through the decoder.
 
         Returns:
             The ids that were added.
         """
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
-        ids = add_objects(self._fitted, data, Table(table), self._object_noise(), self._rows_per_batch, steps)
+        ids, self.posterior_ = add_objects(self._fitted, self._new(data, Table(table)), self.remainders_, steps)
         self._keep_remainders(data, Table(table), ids)
         return ids
 
@@ -626,7 +626,7 @@ class GPPVAE(Showing, Measuring):
             self.model_, self.posterior_ = model, LatentPosterior.from_tensors(weights)
             self.posterior_.check([(group.rank, group.n_latents, group.places) for group in prior.groups])
             kept = under("remainders", tensors)
-            self.remainders_ = Remainders.from_saved(meta["remainders"], kept, self.shape_)
+            self.remainders_ = Remainders.from_saved(meta["remainders"], kept, self.shape_, prior, self.posterior_)
             self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
             self.comparison_ = None if meta["comparison"] is None else Comparison.from_json(meta["comparison"])
             self.value_noise_ = check_value_noise(tensors.get(VALUE_NOISE), self.shape_)

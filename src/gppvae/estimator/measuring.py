@@ -23,6 +23,7 @@ from gppvae.data.words import reason
 from gppvae.estimator.base import Estimator
 from gppvae.estimator.comparison import Comparison, compare
 from gppvae.estimator.impute import TRIED_IN_FIT, Imputer, learn_value_noise
+from gppvae.estimator.new_objects import NewSamples
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate
 from gppvae.estimator.saving import check_value_noise
 from gppvae.estimator.validation import same_length, squared_errors
@@ -207,6 +208,10 @@ class Measuring(Estimator):
     def _unit(self) -> np.ndarray:
         """Size of a value that counts as one, broadcastable to a sample."""
         return self._autoencoder.likelihood.unit.cpu().numpy()
+
+    def _new(self, data: Samples, table: Table) -> NewSamples:
+        """Samples of new ids, with the noise that vectors and q(B) are found with."""
+        return NewSamples(data, table, self._object_noise(), self._autoencoder.likelihood.values, self._rows_per_batch)
 
     def _object_noise(self) -> Likelihood:
         """The likelihood of values with noise as large as new objects differ by.

@@ -1,8 +1,11 @@
-"""add_objects: find which ids are new, fit their vectors, append them. update: further samples of known ids."""
+"""add_objects: find which ids are new and learn them from samples. update: further samples of known ids."""
 
 from __future__ import annotations
 
-from torch import nn
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
 
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
@@ -11,57 +14,106 @@ from gppvae.estimator.validation import same_length
 from gppvae.inference.new_objects import ObjectFit, known_vectors
 from gppvae.inference.update import WeightUpdate
 from gppvae.kernels import Learned
-from gppvae.kernels.ids import IdLeaf
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import learned_by_column, linear_in_vectors, vector_roots
+from gppvae.models.objects import IdColumn, id_columns, learned_by_column, linear_in_vectors, vector_roots
+from gppvae.models.remainders import Remainders
 from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.new_blocks import change_levels, take_back
 from gppvae.prior.posterior import LatentPosterior
 
 
+@dataclass(frozen=True)
+class NewSamples:
+    """Samples of ids to learn, and how they are looked at.
+
+    Attributes:
+        data, table: the samples and their rows.
+        of_vectors: likelihood for finding vectors, with noise as large as new objects differ by.
+        of_weights: likelihood for conditioning q(B).
+    """
+
+    data: Samples
+    table: Table
+    of_vectors: Likelihood
+    of_weights: Likelihood
+    batch_size: int
+
+
 def add_objects(
-    fitted: tuple[GPPriorVAE, LatentPosterior],
-    data: Samples,
-    table: Table,
-    likelihood: Likelihood,
-    batch_size: int,
-    steps: int,
-) -> list[str]:
-    """Fit vectors of the new ids of `table` and append them to the kernel; nothing changes on an error.
+    fitted: tuple[GPPriorVAE, LatentPosterior], new: NewSamples, remainders: Remainders, steps: int
+) -> tuple[list[str], LatentPosterior]:
+    """Learn the new ids of a table: their vectors (Learned), then their blocks of q(B) (Categorical).
+
+    Nothing changes on an error.
 
     Returns:
-        The new ids.
+        The new ids, and q(B): as it was when no id has weights of its own.
     """
     model, weights = fitted
-    same_length(data, table)
-    leaves = _leaves_with_new_ids(model.prior, table)
-    ids = [str(level) for level in table.levels(leaves[0].column)]
-    known = set(leaves[0].levels[: len(leaves[0].levels) - leaves[0].n_added])
-    trained = sorted(known & set(ids))
+    same_length(new.data, new.table)
+    column = _column_with_new_ids(model.prior, new.table)
+    ids = [str(level) for level in new.table.levels(column.name)]
+    trained = sorted(set(column.trained) & set(ids))
     if trained:
         raise ValueError(
-            f"expected only new ids in column {leaves[0].column!r}, got {trained[0]!r} from training; remove those rows"
+            f"expected only new ids in column {column.name!r}, got {trained[0]!r} from training; remove those rows"
         )
-    before = [(leaf.x, leaf.added_root, leaf.levels) for leaf in leaves]
+    before = [(leaf, leaf.x, leaf.added_root, leaf.levels) for leaf in column.learned]
+    of_own = [(leaf, leaf.levels, leaf.n_added) for leaf in column.own]
+    kept = dict(remainders.kept), dict(remainders.taken)
     try:
-        _append_placeholders(leaves, ids)
-        rows = model.prior.code(table, new_ids=False)
-        column = rows.columns[leaves[0].key]
-        owner = column.values[column.index] - (len(leaves[0].levels) - len(ids))
-        device = next(model.autoencoder.parameters()).device
-        epoch = Epoch(data, rows, batch_size, None, device)
-        vectors, root = ObjectFit(model, weights, leaves, epoch, owner, len(ids), likelihood).run(steps)
+        if column.own:
+            weights = _with_new_blocks(model.prior, weights, column, ids, remainders)
+        _append_placeholders(column.learned, ids)
+        rows = model.prior.code(new.table, new_ids=False)
+        coded = rows.columns[column.leaves[0].key]
+        owner = coded.values[coded.index] - (len(column.levels) - len(ids))
+        epoch = Epoch(new.data, rows, new.batch_size, None, next(model.autoencoder.parameters()).device)
+        if column.learned:
+            fit = ObjectFit(model, weights, column.learned, epoch, owner, len(ids), new.of_vectors)
+            _set_vectors(column.learned, ids, *fit.run(steps))
+        if column.own:
+            taking = WeightUpdate(model, weights, epoch, new.of_weights)
+            weights = taking.run(steps)
+            rows_of = [torch.nonzero(owner == number).squeeze(1) for number in range(len(ids))]
+            taken = zip(ids, taking.taken_in(weights, rows_of), strict=True)
+            remainders.taken |= {(column.name, name): own for name, own in taken}
     except BaseException:  # Ctrl-C too
-        for leaf, (x, added_root, levels) in zip(leaves, before, strict=True):
+        for leaf, x, added_root, levels in before:
             leaf.x, leaf.added_root, leaf.levels = x, added_root, levels
+        for own, levels, n_added in of_own:
+            own.levels, own.n_added = levels, n_added
+        remainders.kept, remainders.taken = kept
         raise
+    return ids, weights
+
+
+def _with_new_blocks(
+    prior: LatentPrior, weights: LatentPosterior, column: IdColumn, ids: list[str], remainders: Remainders
+) -> LatentPosterior:
+    """q(B) with blocks of prior weights for the ids; of those that were added before nothing is left in it."""
+    again = [name for name in ids if name in column.levels]
+    for name in again:
+        weights = take_back(prior, weights, remainders.taken.pop((column.name, name)))
+    # Rows of other ids that read these blocks (in groups whose blocks are of another column) can no longer be taken
+    # back whole: they stay.
+    read = [key for key, parts in remainders.taken.items() if any(own and set(again) & set(own.ids) for own in parts)]
+    for key in read:
+        del remainders.taken[key]
+    weights, moves = change_levels(prior, weights, column.own, again, ids)
+    remainders.follow(prior, moves)
+    return weights
+
+
+def _set_vectors(leaves: list[Learned], ids: list[str], vectors: Tensor, root: Tensor) -> None:
+    """Give the last ids of a column their vectors (P, J) and covariance roots (P, J, J)."""
     start = 0
     for leaf in leaves:
         part = slice(start, start + leaf.dim)
         leaf.drop_levels(ids)
         leaf.add_levels(ids, vectors[:, part], root[:, part])
         start += leaf.dim
-    return ids
 
 
 def update(
@@ -129,26 +181,20 @@ def _append_placeholders(leaves: list[Learned], ids: list[str]) -> None:
         leaf.add_levels(ids, zeros.detach(), zeros.detach().unsqueeze(2).expand(-1, -1, total))
 
 
-def _leaves_with_new_ids(prior: LatentPrior, table: Table) -> list[Learned]:
-    """The learned kernels of the one column whose ids are new (or were added before)."""
-    found = learned_by_column(prior)
-    for column, leaves in found.items():
-        trained = leaves[0].levels[: len(leaves[0].levels) - leaves[0].n_added]
-        if set(map(str, table.levels(column))) - set(trained):
-            others = [leaf for leaf in prior.leaves() if isinstance(leaf, IdLeaf) and leaf.key == leaves[0].key]
-            if len(others) > len(leaves):
-                kind = next(type(leaf).__name__ for leaf in others if leaf not in leaves)
-                raise ValueError(
-                    f"{kind}({column!r}) cannot take new ids, only Learned can; fit with a kernel without it"
-                )
-            if any(leaf.normalize for leaf in leaves):
-                raise ValueError(
-                    f"Learned({column!r}, normalize=True) cannot take new ids, its vectors are not linear; "
-                    "fit with normalize=False"
-                )
-            for term in (term for kernel in prior.kernels for term in kernel.terms()):
-                if sum(leaf in leaves for leaf in term.leaves) > 1:
-                    raise ValueError(f"new ids need at most one Learned({column!r}) per product; rewrite the kernel")
-            return leaves
-    names = ", ".join(map(repr, found)) or "none"
-    raise ValueError(f"expected new ids in a Learned column (the kernel has {names}), got only ids from training")
+def _column_with_new_ids(prior: LatentPrior, table: Table) -> IdColumn:
+    """The one column whose ids are new (or were added before)."""
+    columns = id_columns(prior)
+    for column in columns:
+        if set(map(str, table.levels(column.name))) - set(column.trained):
+            reason = column.closed(prior)
+            if reason is not None:
+                raise ValueError(reason)
+            return column
+    if not columns:
+        raise ValueError(
+            "expected a kernel with a Learned or a Categorical column, got none; only these can take new ids"
+        )
+    names = ", ".join(repr(column.name) for column in columns)
+    raise ValueError(
+        f"expected new ids in a Learned or Categorical column (the kernel has {names}), got only ids from training"
+    )

@@ -10,7 +10,8 @@ import pandas as pd
 
 from gppvae.data.subset import evenly
 from gppvae.data.table import Table, id_text
-from gppvae.kernels import IdLeaf, InducingLeaf, Learned, Periodic
+from gppvae.kernels import IdLeaf, InducingLeaf, Periodic
+from gppvae.models.objects import learned_by_column, open_columns
 from gppvae.prior.latent_prior import LatentPrior
 
 MARGIN = 0.1  # of the range, by which a slider exceeds the training values
@@ -27,7 +28,7 @@ class ColumnFacts:
         levels: ids, None for numbers.
         values: distinct training values of a column of numbers, as far as they are known.
         period: after which a column of numbers repeats, if the kernel says so.
-        takes_new: whether ids may be added, since all kernels that read them are Learned.
+        takes_new: whether new objects go into it; where ids have vectors, into those columns only.
     """
 
     name: str
@@ -56,12 +57,13 @@ class ColumnFacts:
 def columns_of(prior: LatentPrior, table: Table | None = None) -> list[ColumnFacts]:
     """Columns of the kernels in order; with a table, the values of numeric columns come from it."""
     found: list[ColumnFacts] = []
+    learned, takes = learned_by_column(prior), open_columns(prior)
+    objects = [name for name in takes if name in learned] or takes  # Categorical ones may be views of these
     for name in prior.columns():
         readers = [leaf for leaf in prior.leaves() if name in leaf.columns_read]
         ids = [leaf for leaf in readers if isinstance(leaf, IdLeaf)]
         if ids:
-            new = all(isinstance(leaf, Learned) and not leaf.normalize for leaf in ids)
-            found.append(ColumnFacts(name, list(ids[0].levels), [], None, new))
+            found.append(ColumnFacts(name, list(ids[0].levels), [], None, name in objects))
             continue
         period = next((leaf.period for leaf in readers if isinstance(leaf, Periodic)), None)
         values = [np.zeros(0)] if table is None else [numbers_in(table, name)]

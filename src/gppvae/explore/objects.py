@@ -58,7 +58,9 @@ def _in_units(model: GPPVAE, samples: np.ndarray) -> np.ndarray:
 def _new_column(columns: list[ColumnFacts], name: Any) -> ColumnFacts:
     open_ones = [column for column in columns if column.takes_new]
     if not open_ones:
-        raise ValueError("expected a kernel with a Learned column, got none; only Learned can take new objects")
+        raise ValueError(
+            "expected a kernel with a Learned or Categorical column that takes new objects, got none; fit with one"
+        )
     found = open_ones[0] if name is None else next((c for c in open_ones if c.name == name), None)
     if found is None:
         raise ValueError(f"column {name!r:.60} cannot take new objects; {open_ones[0].name!r} can")

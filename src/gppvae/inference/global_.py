@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,10 @@ from gppvae.data.batches import Epoch
 from gppvae.inference.base import Inference, LossTerms, draw, recon_nll, with_unexplained
 from gppvae.inference.phase import Budget, Phase
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.posterior import DiagonalCovariance, LatentPosterior
+from gppvae.prior.at_rows import RowFeatures
+from gppvae.prior.blocks import BlockFeatures
+from gppvae.prior.latents import Latents
+from gppvae.prior.posterior import DiagonalCovariance, Features, LatentPosterior
 
 
 class Global(Inference):
@@ -24,7 +28,8 @@ class Global(Inference):
     Args:
         model: the model.
         std: of the weights at the start, relative to their prior.
-    Cost: below one plain VAE epoch (no encoder pass) plus O(N H L).
+    Cost: below one plain VAE epoch (no encoder pass) plus O(N H L), H the features of a row. The optimiser steps all
+    weights with every batch.
     """
 
     name = "global"
@@ -73,20 +78,53 @@ class Global(Inference):
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         prior, autoencoder = self.model.prior, self.model.autoencoder
+        rows_of_ids = [
+            None if group.blocks is None
+            else torch.bincount(epoch.rows.columns[group.blocks.key].index, minlength=group.blocks.n_blocks)
+            for group in prior.groups
+        ]  # fmt: skip
         for batch in epoch:
             of_all = len(batch) / epoch.n_rows
-            q = self.posterior()
-            latents = prior.at(batch.rows, q, training=True)
+            latents, kl = self._at(prior.features_at(batch.rows), of_all, rows_of_ids)
             z = with_unexplained(self.model, batch, latents.mean, latents.var + latents.noise)
             terms = LossTerms(
                 recon_nll=recon_nll(autoencoder, batch, draw(z.mean, z.var, batch)),
-                gp_nll=z.gp_nll + of_all * q.kl(),
+                gp_nll=z.gp_nll + kl,
                 neg_entropy=z.neg_entropy,
                 penalty=of_all * prior.neg_log_prior(),
                 n=batch.total,
             )
             terms.backward()
             yield terms
+
+    def _at(self, rows: RowFeatures, of_all: float, rows_of_ids: list[Tensor | None]) -> tuple[Latents, Tensor]:
+        """The latents of rows at q(B), and their share of KL(q(B) || N(0, I)).
+
+        Where ids have blocks of weights, a batch takes those of its own ids out of all, and each row has its part of
+        what its id's block costs: over an epoch that is the same sum.
+
+        Args:
+            of_all: share of the rows among those of an epoch.  rows_of_ids: how many an epoch has of each id.
+        """
+        features: list[Features] = []
+        parts, kl = [], torch.zeros((), dtype=torch.float64, device=self.means[0].device)
+        for V, mean, log_std, rows_of in zip(rows.features, self.means, self.log_stds, rows_of_ids, strict=True):
+            if rows_of is None or not isinstance(V, BlockFeatures):
+                own: Tensor | slice = slice(None)
+                share: Tensor | float = of_all
+            else:
+                unseen = torch.nonzero(rows_of == 0).squeeze(1)  # nothing but their prior speaks of them
+                blocks = torch.cat([V.block, unseen]).unique()
+                here = torch.bincount(V.block, minlength=len(rows_of))[blocks]
+                of_ids = torch.where(rows_of[blocks] == 0, of_all, here.double() / rows_of[blocks].clamp_min(1))
+                V, own = V.numbered_anew(blocks)
+                of_shared = of_ids.new_full((V.shared.shape[1],), of_all)
+                share = torch.cat([of_shared, of_ids.repeat_interleave(V.own.shape[1])]).unsqueeze(1)
+            part = DiagonalCovariance(mean[own], log_std[own].exp())
+            features.append(V)
+            parts.append(part)
+            kl = kl + (share * part.kl_of_weights()).sum()
+        return replace(rows, features=features).at(LatentPosterior(tuple(parts))), kl
 
     @torch.no_grad()
     def weights(self, epoch: Epoch) -> LatentPosterior:

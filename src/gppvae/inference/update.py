@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -12,17 +13,31 @@ from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import Signs, expand
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import latents_for, without_unexplained
+from gppvae.prior.new_blocks import TakenIn
 from gppvae.prior.posterior import LatentPosterior, Rotated
-from gppvae.prior.sites import Sites, SiteSums, added, from_precisions, precisions_of, solved, through_noise
+from gppvae.prior.sites import (
+    Precisions,
+    Sites,
+    SiteSums,
+    added,
+    averaged,
+    moved,
+    n_covariances,
+    precisions_of,
+    shared_by,
+    solved,
+    through_noise,
+)
 
 HALVINGS = 6
 
 
 @dataclass(frozen=True)
 class _Around:
-    """The loss at a q(B) mean, and the sums of its sites."""
+    """The loss at a q(B) mean, its sites, one entry per group and all rows in order, and their sums."""
 
     loss: float
+    sites: list[Sites]
     sums: SiteSums
 
 
@@ -35,20 +50,34 @@ class WeightUpdate:
 
     the latent noise between f and z integrated out to second order. A step solves (P_k + S_k) s_k = -gradient_k with
     S_k the sum of the sites; one that does not lower the loss is halved. With a linear decoder and one noise level the
-    first step is the exact posterior. Source: docs/math.md, "A posterior from sites".
+    first step is the exact posterior. Where ids have blocks of weights, only those of the samples' ids are looked at,
+    all others integrated out; in the end these follow the shared weights.
+    Source: docs/math.md, "A posterior from sites".
 
     Args:
         model: fitted.  weights: q(B) made from sites.  epoch: the further samples.  likelihood: of them.
-    Cost: per step about min(L, 16) passes of the decoder over the samples, O(R H^3).
+    Cost: per step about min(L, 16) passes of the decoder over the samples, O(K H^3), H the weights that they see.
     """
 
     def __init__(self, model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch, likelihood: Likelihood) -> None:
         self.model, self.before, self.epoch, self.likelihood = model, weights, epoch, likelihood
-        kinds = zip(model.prior.groups, weights.parts, strict=True)
-        self.known = [None if group.kernel is None else precisions_of(part) for group, part in kinds]
+        groups, parts = model.prior.groups, weights.parts
+        self.blocks = [
+            None if group.blocks is None else epoch.rows.columns[group.blocks.key].index.unique() for group in groups
+        ]
+        kinds = list(zip(groups, parts, self.blocks, strict=True))
+        self.known: list[Precisions | None] = [
+            None if group.kernel is None else precisions_of(part, blocks) for group, part, blocks in kinds
+        ]
+        self.counts = [
+            n_covariances(group)
+            if known is None or blocks is None
+            else max(len(known), n_covariances(group, len(blocks)))
+            for (group, _, blocks), known in zip(kinds, self.known, strict=True)
+        ]
         self.bases = [
             part.basis if isinstance(part, Rotated) else torch.eye(group.n_latents).to(part.mean)
-            for group, part in zip(model.prior.groups, weights.parts, strict=True)
+            for group, part, _ in kinds
         ]
 
     @torch.no_grad()
@@ -56,24 +85,57 @@ class WeightUpdate:
         """q(B) given what it was given before, and the further samples."""
         means = self.before.means
         at = self._around(means)
+        pulled = [torch.zeros_like(own.precision) for own in at.sites]
         for _ in range(steps):
             step, length = self._step(means, at.sums), 1.0
             for _ in range(HALVINGS):
-                moved = [mean + length * s for mean, s in zip(means, step, strict=True)]
-                tried = self._around(moved)
+                moved_to = [mean + length * s for mean, s in zip(means, step, strict=True)]
+                tried = self._around(moved_to)
                 if tried.loss < at.loss:
                     break
                 length /= 2.0
             else:
                 break
-            gain, means, at = at.loss - tried.loss, moved, tried
+            pulled = self._pulled(pulled, at.sites, step, length)
+            gain, means, at = at.loss - tried.loss, moved_to, tried
             if gain < 1e-9 * (1.0 + abs(at.loss)):
                 break
+        self.ended = at.sites, pulled
         parts = []
-        found = zip(self.before.parts, means, self.bases, self.known, at.sums.precisions(), strict=True)
-        for part, mean, basis, known, S in found:
-            parts.append(part if known is None else from_precisions(mean, basis, added(known, S)))
+        found = zip(self.before.parts, means, self.known, at.sums.precisions(), self.blocks, strict=True)
+        for part, mean, known, S, blocks in found:
+            if known is None:
+                parts.append(part)
+                continue
+            assert isinstance(part, Rotated)
+            parts.append(moved(part, mean, added(known, averaged(S, mean.shape[1], len(known))), blocks))
         return LatentPosterior(tuple(parts))
+
+    def _pulled(self, so_far: list[Tensor], sites: list[Sites], step: list[Tensor], length: float) -> list[Tensor]:
+        """By how much each row has pulled the mean along each direction, a with P (m - m_0) = sum_n v_n a_n', (N, L).
+
+        A step solves (P + S) s = sum_n v (pull - a)', so P s = sum_n v (pull - a - precision s'v)'.
+        """
+        prior, found = self.model.prior, []
+        f = prior.functions_at(self.epoch.rows, step).split(prior.sizes, dim=1)
+        for a, own, moved_by, basis, K in zip(so_far, sites, f, self.bases, self.counts, strict=True):
+            assert own.pull is not None
+            precision = own.shared(K)[:, shared_by(a.shape[1], K)]
+            found.append(a + length * (own.pull - a - precision * (moved_by @ basis)))
+        return found
+
+    @torch.no_grad()
+    def taken_in(self, weights: LatentPosterior, picked: list[Tensor]) -> list[list[TakenIn | None]]:
+        """What sets of rows, (n,) each, gave to the weights of every group when `run` returned this q(B)."""
+        found: list[list[TakenIn | None]] = [[] for _ in picked]
+        for group, part, sites, pulled in zip(self.model.prior.groups, weights.parts, *self.ended, strict=True):
+            for own, rows_of in zip(found, picked, strict=True):
+                if group.kernel is None:
+                    own.append(None)
+                    continue
+                gave = Sites(sites.precision[rows_of], pulled[rows_of])
+                own.append(TakenIn.of(group, part, self.epoch.rows[rows_of], gave))
+        return found
 
     def _step(self, means: list[Tensor], sums: SiteSums) -> list[Tensor]:
         """The Gauss-Newton step of each group's mean, (H, L)."""
@@ -83,26 +145,31 @@ class WeightUpdate:
             if known is None:
                 steps.append(torch.zeros_like(mean))
                 continue
-            shift, found, both = (mean - part.mean) @ basis, torch.zeros_like(mean), added(known, S)
-            for direction, k in enumerate(_shared(mean.shape[1], len(known))):
-                right = pull[:, direction] - known[k] @ shift[:, direction]
-                found[:, direction] = solved(both[k], right)
+            shift, found = (mean - part.mean) @ basis, torch.zeros_like(mean)
+            for along, k, own in _runs(mean.shape[1], len(known), len(S)):
+                right = pull[:, along] - known[k] @ shift[:, along]
+                found[:, along] = solved(known[k] + S[own], right)
             steps.append(found @ basis.T)
         return steps
 
     def _around(self, means: list[Tensor]) -> _Around:
         """The loss at these means, and its sites."""
-        loss, sums = 0.0, SiteSums(self.model.prior, self.bases)
+        loss, sums = 0.0, SiteSums(self.model.prior, self.bases, self.blocks, self.counts, training=False)
         for part, mean, basis, known in zip(self.before.parts, means, self.bases, self.known, strict=True):
             if known is not None:
                 shift = (mean - part.mean) @ basis
-                for direction, k in enumerate(_shared(mean.shape[1], len(known))):
-                    loss += 0.5 * float(shift[:, direction] @ (known[k] @ shift[:, direction]))
+                for along, k, _ in _runs(mean.shape[1], len(known), len(known)):
+                    loss += 0.5 * float((shift[:, along] * (known[k] @ shift[:, along])).sum())
+        every = [Sites(*torch.zeros(2, self.epoch.n_rows, len(basis)).to(basis)) for basis in self.bases]
         for batch in self.epoch:
             nll, sites = self._sites(means, batch)
             loss += nll
             sums.add(batch.rows, sites)
-        return _Around(loss, sums)
+            for whole, own in zip(every, sites, strict=True):
+                assert whole.pull is not None and own.pull is not None
+                index = batch.index.to(own.pull.device)
+                whole.precision[index], whole.pull[index] = own.precision, own.pull
+        return _Around(loss, every, sums)
 
     def _sites(self, means: list[Tensor], batch: Batch) -> tuple[float, list[Sites]]:
         """-log p(y | f) of a batch, and its sites."""
@@ -123,6 +190,12 @@ class WeightUpdate:
         return nll, sites
 
 
-def _shared(n_latents: int, n_covariances: int) -> list[int]:
-    """Which covariance each direction has."""
-    return [direction * n_covariances // n_latents for direction in range(n_latents)]
+def _runs(n_latents: int, one: int, other: int) -> list[tuple[slice, int, int]]:
+    """Directions next to each other that share a covariance in both of two numbers of covariances, and which."""
+    pairs = list(zip(shared_by(n_latents, one), shared_by(n_latents, other), strict=True))
+    found, start = [], 0
+    for (k, own), run in itertools.groupby(pairs):
+        stop = start + len(list(run))
+        found.append((slice(start, stop), k, own))
+        start = stop
+    return found

@@ -312,7 +312,7 @@ class Categorical(IdLeaf):
 
     A row of `Categorical(id) * k` has the features of k in the block of its own id, and none in any other: time and
     memory are linear in the number of ids (docs/math.md, "Terms of many ids"). An id that was not in the training set
-    has its prior.
+    has its prior, until `add_objects` learns it from samples.
 
     Args:
         column: p, the ids.
@@ -327,13 +327,43 @@ class Categorical(IdLeaf):
     """
 
     independent = True
+    advice_for_new_ids = "leave those rows out, or give samples of new ids to add_objects() first"
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+        self.n_added = 0  # how many of the levels were added after training; they come last
 
     @property
     def rank(self) -> int:
         return len(self.levels)
 
+    @property
+    def n_trained(self) -> int:
+        """How many of the levels are those of training; they come first."""
+        return len(self.levels) - self.n_added
+
     def create(self, generator: torch.Generator | None) -> None:
-        return None
+        self.n_added = 0
+
+    def add_levels(self, levels: list[str]) -> None:
+        """Append ids; q(B) needs weights for them too (prior/new_blocks.py)."""
+        self.levels, self.n_added = [*self.levels, *levels], self.n_added + len(levels)
+
+    def drop_levels(self, levels: list[str]) -> None:
+        """Forget ids that were added before."""
+        first, dropped = self.n_trained, set(levels)
+        added = [level for level in self.levels[first:] if level not in dropped]
+        self.levels, self.n_added = [*self.levels[:first], *added], len(added)
+
+    def extra_state(self) -> dict[str, object]:
+        return super().extra_state() | {"added": self.n_added}
+
+    def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
+        super().restore(extra, tensors)
+        added = extra.get("added", 0)
+        if isinstance(added, bool) or not isinstance(added, int) or not 0 <= added < len(self.levels):
+            raise ValueError(f"{self.text()} must say how many of its {len(self.levels)} levels were added")
+        self.n_added = added
 
     def variance(self, values: Tensor) -> Tensor:
         return torch.ones(len(values), dtype=torch.float64, device=values.device)

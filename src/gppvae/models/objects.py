@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gppvae.data.table import Rows
-from gppvae.kernels import Kernel, Learned
+from gppvae.kernels import Categorical, IdLeaf, Kernel, Learned
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 
@@ -23,6 +24,68 @@ def learned_by_column(prior: LatentPrior | Kernel) -> dict[str, list[Learned]]:
         if isinstance(leaf, Learned):
             found.setdefault(leaf.column, []).append(leaf)
     return found
+
+
+@dataclass(frozen=True)
+class IdColumn:
+    """A column whose ids have vectors (Learned), weights of their own (Categorical), or both."""
+
+    name: str
+    learned: list[Learned]
+    own: list[Categorical]
+
+    @property
+    def leaves(self) -> list[Learned | Categorical]:
+        return [*self.learned, *self.own]
+
+    @property
+    def levels(self) -> list[str]:
+        """All ids; those that were added after training come last."""
+        return self.leaves[0].levels
+
+    @property
+    def trained(self) -> list[str]:
+        """Ids of the training table."""
+        return self.levels[: self.leaves[0].n_trained]
+
+    def closed(self, prior: LatentPrior) -> str | None:
+        """Why no ids can be added, as the sentence of an error; None where they can."""
+        for leaf in prior.leaves():
+            if isinstance(leaf, IdLeaf) and leaf.key == self.leaves[0].key and leaf not in self.leaves:
+                return (
+                    f"{type(leaf).__name__}({self.name!r}) cannot take new ids, only Learned and Categorical can; "
+                    "fit with a kernel without it"
+                )
+        if any(leaf.normalize for leaf in self.learned):
+            return (
+                f"Learned({self.name!r}, normalize=True) cannot take new ids, its vectors are not linear; "
+                "fit with normalize=False"
+            )
+        if not linear_in_vectors(prior, self.learned):
+            return f"new ids need at most one Learned({self.name!r}) per product; rewrite the kernel"
+        for group in prior.groups:
+            own = [] if group.kernel is None else [leaf for leaf in group.kernel.leaves() if leaf in self.own]
+            if own and group.split is not None and not all(map(group.split.is_block, own)):
+                return (
+                    f"Categorical({self.name!r}) cannot take new ids: of several Categorical columns only the one with "
+                    "the most ids can; fit again with samples of them"
+                )
+        return None
+
+
+def id_columns(prior: LatentPrior) -> list[IdColumn]:
+    """Columns that Learned or Categorical kernels read; those with vectors come first."""
+    learned: dict[str, list[Learned]] = learned_by_column(prior)
+    own: dict[str, list[Categorical]] = {}
+    for leaf in prior.leaves():
+        if isinstance(leaf, Categorical):
+            own.setdefault(leaf.column, []).append(leaf)
+    return [IdColumn(name, learned.get(name, []), own.get(name, [])) for name in dict.fromkeys([*learned, *own])]
+
+
+def open_columns(prior: LatentPrior) -> list[str]:
+    """Names of the columns whose new ids can be learned from samples."""
+    return [column.name for column in id_columns(prior) if column.closed(prior) is None]
 
 
 def linear_in_vectors(prior: LatentPrior | Kernel, leaves: list[Learned]) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,8 +24,11 @@ from torch import Tensor
 
 from gppvae.data.table import Rows
 from gppvae.kernels import Learned
-from gppvae.models.objects import learned_by_column
-from gppvae.prior.latent_prior import LatentPrior
+from gppvae.models.objects import id_columns, learned_by_column
+from gppvae.prior.blocks import BlockFeatures
+from gppvae.prior.latent_prior import LatentGroup, LatentPrior
+from gppvae.prior.new_blocks import TAKEN, Move, TakenIn
+from gppvae.prior.posterior import LatentPosterior
 
 OBJECTS, ROWS_EACH = 64, 12  # of the training samples, to measure how samples of one object resemble each other
 LEAST_OWN = 1e-3  # share of the variance that a sample has for itself alone
@@ -93,14 +96,16 @@ class Kept:
 
 @dataclass
 class Remainders:
-    """What is carried over, per column of ids.
+    """What is kept of the samples of added ids.
 
     Attributes:
-        resembling: by column.  kept: by (column, id).
+        resembling: by column.  kept: what is carried over, by (column, id).
+        taken: what q(B) took in, by (column, id), one entry per group of latents, for ids with weights of their own.
     """
 
     resembling: dict[str, Resemblance] = field(default_factory=dict)
     kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
+    taken: dict[tuple[str, str], list[TakenIn | None]] = field(default_factory=dict)
 
     @torch.no_grad()
     def keep(self, prior: LatentPrior, column: str, ids: list[str], rows: Rows, errors: Tensor, unit: Tensor) -> None:
@@ -144,22 +149,61 @@ class Remainders:
                     variance[at] += left.clamp_min(0.0).cpu()
         return total, variance
 
+    def follow(self, prior: LatentPrior, moves: list[Move | None]) -> None:
+        """Give features the places that they have since ids of a column were added or dropped."""
+        for (column, name), kept in list(self.kept.items()):
+            leaves, parts, start = learned_by_column(prior)[column], [], 0
+            for group, move in zip(prior.groups, moves, strict=True):
+                if group.kernel is None:
+                    continue
+                if _of_column(group, leaves):
+                    assert group.split is not None
+                    width = len(group.split.places.shared) + group.split.places.own.shape[1]
+                else:
+                    width = group.rank if move is None else move.rank
+                part = kept.features[:, start : start + width]
+                start += width
+                if move is not None and not _of_column(group, leaves):
+                    wide = part.new_zeros(len(part), group.rank)
+                    wide[:, move.new] = part[:, move.old]
+                    part = wide
+                parts.append(part)
+            self.kept[column, name] = replace(kept, features=torch.cat(parts, dim=1))
+
     def kept_of(self, column: str) -> list[str]:
         return [name for known, name in self.kept if known == column]
 
     def tensors(self) -> dict[str, Tensor]:
         """What a model file holds; names are in `to_json`."""
         kept = enumerate(self.kept.values())
-        return {f"{number}.{name}": x for number, own in kept for name, x in own.tensors().items()}
+        found = {f"{number}.{name}": x for number, own in kept for name, x in own.tensors().items()}
+        for number, parts in enumerate(self.taken.values()):
+            for group, part in enumerate(parts):
+                own = {} if part is None else part.tensors()
+                found |= {f"taken.{number}.{group}.{name}": x for name, x in own.items()}
+        return found
 
     def to_json(self) -> dict[str, Any]:
         resembling = {name: asdict(own) for name, own in self.resembling.items()}
-        return {"resembling": resembling, "kept": [list(key) for key in self.kept]}
+        taken = [[*key, [None if own is None else list(own.ids) for own in parts]] for key, parts in self.taken.items()]
+        return {"resembling": resembling, "kept": [list(key) for key in self.kept], "taken": taken}
 
     @classmethod
-    def from_saved(cls, saved: dict[str, Any], tensors: dict[str, Tensor], shape: tuple[int, ...]) -> Remainders:
-        """The one whose `to_json` and `tensors` these are."""
+    def from_saved(
+        cls,
+        saved: dict[str, Any],
+        tensors: dict[str, Tensor],
+        shape: tuple[int, ...],
+        prior: LatentPrior,
+        weights: LatentPosterior,
+    ) -> Remainders:
+        """The one whose `to_json` and `tensors` these are.
+
+        Args:
+            shape: of a sample.  prior, weights: of the model that it belongs to.
+        """
         found = cls()
+        found.taken = _taken_from(saved.get("taken", []), tensors, prior, weights)
         for name, own in saved["resembling"].items():
             of_deviations, of_errors = (
                 Sharing(float(own[part]["var"]), _three(own[part]["weights"])) for part in ("deviations", "errors")
@@ -177,6 +221,30 @@ class Remainders:
         return found
 
 
+def _taken_from(
+    saved: list[Any], tensors: dict[str, Tensor], prior: LatentPrior, weights: LatentPosterior
+) -> dict[tuple[str, str], list[TakenIn | None]]:
+    """What q(B) took in of added ids, as saved; ValueError where it does not fit the model."""
+    found: dict[tuple[str, str], list[TakenIn | None]] = {}
+    added = {(c.name, level) for c in id_columns(prior) if c.own for level in c.levels[len(c.trained) :]}
+    for number, (column, name, ids) in enumerate(saved):
+        parts: list[TakenIn | None] = []
+        for place, (group, part, own) in enumerate(zip(prior.groups, weights.parts, ids, strict=True)):
+            if (own is None) != (group.kernel is None):
+                raise ValueError("rows taken in must be of the groups of latents that have a kernel")
+            if own is None:
+                parts.append(None)
+                continue
+            each = {key: tensors[f"taken.{number}.{place}.{key}"].to(prior.device) for key in TAKEN}
+            rows = TakenIn(**each, ids=tuple(map(str, own)))
+            rows.check(group, part)
+            parts.append(rows)
+        found[str(column), str(name)] = parts
+    if not set(found) <= added:
+        raise ValueError("rows taken in must be of ids that were added")
+    return found
+
+
 def level_of(leaves: list[Learned], rows: Rows) -> Tensor:
     """Number of each row's id among the levels of a column, (N,)."""
     column = rows.columns[leaves[0].key]
@@ -187,9 +255,20 @@ def level_of(leaves: list[Learned], rows: Rows) -> Tensor:
 def unit_features(prior: LatentPrior, leaves: list[Learned], rows: Rows) -> Tensor:
     """Features of rows as if they showed one object, the mean one, of length 1, (N, H): their products are kappa."""
     with _at_the_mean(leaves):
-        parts = [kernel.features(rows) for kernel in prior.kernels]
+        parts = []
+        for group in (group for group in prior.groups if group.kernel is not None):
+            V = group.split.features(rows) if group.split is not None else group.features(rows)
+            if isinstance(V, BlockFeatures):
+                # Rows of one id are compared, so of its own block no place is needed.
+                V = V.x if _of_column(group, leaves) else V.dense(group.rank)
+            parts.append(V)
     unit = [torch.nn.functional.normalize(part, dim=1) / len(parts) ** 0.5 for part in parts]
     return torch.cat(unit, dim=1)
+
+
+def _of_column(group: LatentGroup, leaves: list[Learned]) -> bool:
+    """Whether the blocks of a group are those of the ids of these leaves."""
+    return group.split is not None and group.split.key == leaves[0].key
 
 
 @contextlib.contextmanager

@@ -73,6 +73,18 @@ class Factor:
     arms: Tensor
     shared: Tensor
 
+    def only(self, blocks: Tensor) -> Factor:
+        """For the shared weights and those of a few ids, (G,), the weights of all others integrated out."""
+        return Factor(self.own[blocks], self.arms[blocks], self.shared)
+
+    def put(self, blocks: Tensor, other: Factor) -> Factor:
+        """The inverse of `only`: other factors for a few ids, and what follows from them for the shared weights.
+
+        What is known of the other ids, given the shared weights, stays: C_p and A_p.
+        """
+        own, arms = self.own.index_copy(0, blocks, other.own), self.arms.index_copy(0, blocks, other.arms)
+        return Factor(own, arms, other.shared)
+
     def logdet(self) -> Tensor:
         """log |C|."""
         diagonals = self.shared.diagonal().log().sum() + self.own.diagonal(dim1=1, dim2=2).log().sum()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gppvae.prior.blocks import BlockFeatures, NewIds, Places
+from gppvae.prior.blocks import BlockFeatures, NewIds
 from gppvae.prior.closed_form import ConditionedAtRows
 from gppvae.prior.latents import Latents
 from gppvae.prior.layout import GroupedRows
@@ -89,11 +89,8 @@ def blocks_given(V: BlockFeatures, sums: BlockStatistics) -> tuple[Tensor, Tenso
     were made, so a batch costs the same however many ids there are.
     """
     blocks = torch.cat([V.block, *(which for which, _ in sums.parts)]).unique()
-    H0, R = V.shared.shape[1], V.own.shape[1]
-    places = torch.arange(H0 + len(blocks) * R, device=blocks.device)
-    near = Places(places[:H0], places[H0:].view(len(blocks), R))
-    q = condition_blocks(sums.only(blocks).assembled(), near, len(places))
-    V = replace(V, block=torch.searchsorted(blocks, V.block), places=near)
+    V, picked = V.numbered_anew(blocks)
+    q = condition_blocks(sums.only(blocks).assembled(), V.places, len(picked))
     return q.mean_at(V), q.var_at(V)
 
 

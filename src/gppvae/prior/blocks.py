@@ -57,6 +57,10 @@ class Places:
         """H0 + P R; others, if there are any, are read by no row."""
         return self.shared.numel() + self.own.numel()
 
+    def only(self, blocks: Tensor) -> Places:
+        """Those of a few ids, (G,), beside the shared ones."""
+        return Places(self.shared, self.own[blocks])
+
     def take(self, B: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (H, L) as those that are shared, (H0, L), and those of each id, (P, R, L)."""
         return B[self.shared], B[self.own]
@@ -91,6 +95,23 @@ class BlockFeatures:
     def __getitem__(self, rows: slice | Tensor) -> BlockFeatures:
         assert self.new is None, "rows are picked in training, where all ids are known"
         return replace(self, shared=self.shared[rows], own=self.own[rows], block=self.block[rows])
+
+    def only(self, blocks: Tensor) -> BlockFeatures:
+        """The same where weights are those of a few ids, (G,) sorted, which are all that the rows hold."""
+        assert self.new is None, "ids that are not known have no weights"
+        return replace(self, block=torch.searchsorted(blocks, self.block), places=self.places.only(blocks))
+
+    def numbered_anew(self, blocks: Tensor) -> tuple[BlockFeatures, Tensor]:
+        """As `only`, for weights that were picked out of all: shared ones first, then those of one id after the other.
+
+        Returns:
+            The features, and which of all H weights these are, (H0 + G R,).
+        """
+        few = self.only(blocks)
+        (H0,), (G, R) = few.places.shared.shape, few.places.own.shape
+        picked = torch.cat([few.places.shared, few.places.own.flatten()])
+        number = torch.arange(H0 + G * R, device=picked.device)
+        return replace(few, places=Places(number[:H0], number[H0:].view(G, R))), picked
 
     def square(self) -> BlockFeatures:
         """Every entry squared."""

@@ -447,6 +447,7 @@ def _tell_new_ids(leaf: IdLeaf, n_ids: int) -> None:
     new = n_ids - len(leaf.levels)
     if new:
         log.warning(
-            "%d ids of column %r were not in the training set: what %s says of them is its prior",
+            "%d ids of column %r were not in the training set: what %s says of them is its prior, "
+            "until add_objects() learns them from samples",
             new, leaf.column, leaf.text(),
         )  # fmt: skip

@@ -91,9 +91,13 @@ class DiagonalCovariance(WeightPosterior):
     def times_root(self, eps: Tensor) -> Tensor:
         return self.std * eps
 
-    def kl(self) -> Tensor:
+    def kl_of_weights(self) -> Tensor:
+        """KL of every single weight, (H, L)."""
         var = self.std.square()
-        return 0.5 * (self.mean.square() + var - 1.0 - var.log()).sum()
+        return 0.5 * (self.mean.square() + var - 1.0 - var.log())
+
+    def kl(self) -> Tensor:
+        return self.kl_of_weights().sum()
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "std": self.std}

@@ -10,6 +10,8 @@ Where nothing was observed, lambda = 0 and Sigma is the prior's. Source: docs/ma
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +21,7 @@ from gppvae.data.table import Rows
 from gppvae.prior.arrowhead import Arrowhead
 from gppvae.prior.blocks import Places
 from gppvae.prior.latent_prior import LatentGroup, LatentPrior
+from gppvae.prior.layout import Layout
 from gppvae.prior.posterior import LatentPosterior, Rotated, RotatedBlocks, RotatedCovariance, WeightPosterior
 from gppvae.prior.statistics import BlockStatistics, StatisticsSum, weighted_block_sums
 
@@ -38,6 +41,11 @@ class Sites:
     precision: Tensor
     pull: Tensor | None = None
 
+    def shared(self, n: int) -> Tensor:
+        """Precisions of n covariances, each the mean over the directions that share it, (N, n)."""
+        which = torch.tensor(shared_by(self.precision.shape[1], n), device=self.precision.device)
+        return torch.stack([self.precision[:, which == k].mean(1) for k in range(n)], dim=1)
+
 
 @dataclass(frozen=True)
 class PlacedArrowhead:
@@ -49,35 +57,59 @@ class PlacedArrowhead:
     def __add__(self, other: PlacedArrowhead) -> PlacedArrowhead:
         return PlacedArrowhead(self.matrix.plus(other.matrix), self.places)
 
+    def __mul__(self, factor: float) -> PlacedArrowhead:
+        return PlacedArrowhead(self.matrix.times(factor), self.places)
+
     def __matmul__(self, x: Tensor) -> Tensor:
-        shared, own = self.places.take(x.unsqueeze(1))
-        return self.places.put(*self.matrix.times_tall((shared, own)), x.unsqueeze(1)).squeeze(1)
+        """(H, n) -> (H, n); weights that have no place here stay as they are."""
+        return self.places.put(*self.matrix.times_tall(self.places.take(x)), x)
 
     def solve(self, x: Tensor) -> Tensor:
-        return self.places.put(*self.matrix.factor().solve(self.places.take(x.unsqueeze(1))), x.unsqueeze(1)).squeeze(1)
+        return self.places.put(*self.matrix.factor().solve(self.places.take(x)), x)
 
 
 Precisions = Tensor | list[PlacedArrowhead]  # K matrices of H x H numbers, dense (K, H, H) or by blocks
 
 
-def added(left: Precisions, right: Precisions) -> Precisions:
-    """Sums of the matrices of the same number."""
+def added(left: Precisions, right: Precisions, times: float = 1.0) -> Precisions:
+    """left + times right, matrix by matrix."""
     if isinstance(left, Tensor):
         assert isinstance(right, Tensor)
-        return left + right
-    return [a + b for a, b in zip(left, right, strict=True)]
+        return left.add(right, alpha=times)
+    return [PlacedArrowhead(a.matrix.plus(b.matrix, times), a.places) for a, b in zip(left, right, strict=True)]
 
 
 def solved(matrix: Tensor | PlacedArrowhead, right: Tensor) -> Tensor:
-    """matrix^-1 right, (H,)."""
+    """matrix^-1 right, (H, n)."""
     return matrix.solve(right) if isinstance(matrix, PlacedArrowhead) else torch.linalg.solve(matrix, right)
 
 
-def n_covariances(group: LatentGroup) -> int:
-    """How many of the L directions of a group have a covariance of their own."""
+def averaged(sums: Precisions, n_latents: int, n: int) -> Precisions:
+    """As many matrices as there are, one per direction or shared by some, as n: each the mean of its directions'."""
+    if len(sums) == n:
+        return sums
+    pairs = list(zip(shared_by(n_latents, len(sums)), shared_by(n_latents, n), strict=True))
+    which = [[own for own, k in pairs if k == number] for number in range(n)]
+    if isinstance(sums, Tensor):
+        return torch.stack([sums[own].mean(0) for own in which])
+    return [functools.reduce(operator.add, [sums[k] for k in own]) * (1.0 / len(own)) for own in which]
+
+
+def shared_by(n_latents: int, n: int) -> list[int]:
+    """Which of n covariances each direction of the latents has."""
+    return [direction * n // n_latents for direction in range(n_latents)]
+
+
+def n_covariances(group: LatentGroup, n_ids: int | None = None) -> int:
+    """How many of the L directions of a group have a covariance of their own.
+
+    Args:
+        n_ids: of the ids with blocks of their own, how many are looked at; all when None.
+    """
     numbers = max(group.rank, 1) ** 2
     if group.places is not None:
-        numbers = group.places.own.numel() * (group.places.own.shape[1] + len(group.places.shared))
+        P, R = group.places.own.shape
+        numbers = (P if n_ids is None else n_ids) * R * (R + len(group.places.shared))
     return max(1, min(group.n_latents, MAX_NUMBERS // max(numbers, 1)))
 
 
@@ -91,20 +123,32 @@ class SiteSums:
 
     Args:
         prior: the prior.  bases: directions of each group, (L_g, L_g).
+        blocks: per group, ids whose weights are looked at, (G,) sorted, where weights are in blocks; all when None.
+        counts: per group, how many of the directions have sums of their own; `n_covariances` when None.
+        training: whether rows are those of the training table, by whose distinct values the layout sums.
     """
 
-    def __init__(self, prior: LatentPrior, bases: list[Tensor]) -> None:
+    def __init__(
+        self,
+        prior: LatentPrior,
+        bases: list[Tensor],
+        blocks: list[Tensor | None] | None = None,
+        counts: list[int] | None = None,
+        training: bool = True,
+    ) -> None:
         self.prior, self.bases = prior, bases
-        self._sums = [_BlockSites(group) if group.blocks is not None else _DenseSites(group) for group in prior.groups]
+        self.counts = [n_covariances(group) for group in prior.groups] if counts is None else counts
+        only = [None] * len(bases) if blocks is None else blocks
+        self._sums = [
+            _BlockSites(group, K, own) if group.blocks is not None else _DenseSites(group, K, training)
+            for group, K, own in zip(prior.groups, self.counts, only, strict=True)
+        ]
 
     @torch.no_grad()
     def add(self, rows: Rows, sites: list[Sites]) -> None:
         """Add rows; one `Sites` per group. Cost O(N K M^2)."""
-        for group, sums, own in zip(self.prior.groups, self._sums, sites, strict=True):
-            K = n_covariances(group)
-            shared = torch.arange(group.n_latents) * K // group.n_latents
-            weights = torch.stack([own.precision[:, shared == k].mean(1) for k in range(K)], dim=1)  # (N, K)
-            sums.add(rows, weights, torch.zeros_like(own.precision) if own.pull is None else own.pull)
+        for K, sums, own in zip(self.counts, self._sums, sites, strict=True):
+            sums.add(rows, own.shared(K), torch.zeros_like(own.precision) if own.pull is None else own.pull)
 
     def tensors(self) -> list[Tensor]:
         """What processes add up."""
@@ -122,13 +166,13 @@ class SiteSums:
 class _DenseSites:
     """Sums of one group in the layout of its rows: (Q, M, K M) and (Q, M, L)."""
 
-    def __init__(self, group: LatentGroup) -> None:
-        self.group = group
+    def __init__(self, group: LatentGroup, n: int, training: bool) -> None:
+        self.layout, self.n = group.layout if training else Layout(group.kernel), n
         self.squares: Tensor | None = None
         self.tall: Tensor | None = None
 
     def add(self, rows: Rows, weights: Tensor, pull: Tensor) -> None:
-        grouped = self.group.layout.rows(rows)
+        grouped = self.layout.rows(rows)
         weighted = (weights.unsqueeze(2) * grouped.x.unsqueeze(1)).flatten(1)  # (N, K M)
         squares, tall = grouped.outer(weighted), grouped.outer(pull)
         self.squares = squares if self.squares is None else self.squares + squares
@@ -140,19 +184,20 @@ class _DenseSites:
     def wide(self) -> tuple[Precisions, Tensor]:
         assert self.squares is not None and self.tall is not None, "rows are added first"
         Q, M, _ = self.squares.shape
-        return self.group.layout.widen(self.squares.reshape(Q, M, n_covariances(self.group), M), self.tall)
+        return self.layout.widen(self.squares.reshape(Q, M, self.n, M), self.tall)
 
 
 class _BlockSites:
     """Sums of one group whose ids have blocks of their own, K of them; only the first has the pull."""
 
-    def __init__(self, group: LatentGroup) -> None:
-        self.group = group
-        self.sums = [StatisticsSum() for _ in range(n_covariances(group))]
+    def __init__(self, group: LatentGroup, n: int, blocks: Tensor | None) -> None:
+        self.group, self.blocks = group, blocks
+        self.sums = [StatisticsSum() for _ in range(n)]
 
     def add(self, rows: Rows, weights: Tensor, pull: Tensor) -> None:
         assert self.group.blocks is not None
         V = self.group.blocks.features(rows)
+        V = V if self.blocks is None else V.only(self.blocks)
         for number, sums in enumerate(self.sums):
             sums.add([weighted_block_sums(V, weights[:, number : number + 1], pull if number == 0 else pull[:, :0])])
 
@@ -162,6 +207,7 @@ class _BlockSites:
     def wide(self) -> tuple[Precisions, Tensor]:
         places = self.group.places
         assert places is not None
+        places = places if self.blocks is None else places.only(self.blocks)
         full = [own.assembled() for sums in self.sums for own in sums.value if isinstance(own, BlockStatistics)]
         pull = places.put(*full[0].R, full[0].R[0].new_zeros(self.group.rank, full[0].R[0].shape[1]))
         return [PlacedArrowhead(each.S, places) for each in full], pull
@@ -214,12 +260,42 @@ def steady_cholesky(precisions: Tensor) -> Tensor:
     return torch.linalg.cholesky(precisions)  # raises with a reason
 
 
-def precisions_of(part: WeightPosterior) -> Precisions:
-    """Precision matrices along the directions of a q(B) that was made from sites."""
+def precisions_of(part: WeightPosterior, blocks: Tensor | None = None) -> Precisions:
+    """Precision matrices along the directions of a q(B) that was made from sites.
+
+    Args:
+        blocks: ids that are looked at, (G,), where weights are in blocks; those of all others are integrated out.
+    """
     if isinstance(part, RotatedBlocks):
-        return [PlacedArrowhead(C.matrix(), part.places) for C in part.factors]
+        if blocks is None:
+            return [PlacedArrowhead(C.matrix(), part.places) for C in part.factors]
+        return [PlacedArrowhead(C.only(blocks).matrix(), part.places.only(blocks)) for C in part.factors]
     if not isinstance(part, RotatedCovariance):
         raise ValueError("expected variances measured at the end of a fit, got none; fit again to update this model")
     eye = torch.eye(part.roots.shape[1], dtype=part.roots.dtype, device=part.roots.device)
     inverse = torch.linalg.solve_triangular(part.roots, eye.expand_as(part.roots), upper=True)
     return inverse.transpose(1, 2) @ inverse
+
+
+def moved(part: Rotated, mean: Tensor, precisions: Precisions, blocks: Tensor | None) -> Rotated:
+    """q(B) with other means and precisions of the weights that some rows see.
+
+    The other ids keep what was known of them given the shared weights, so that their means follow these:
+    m_p - A_p (m_0' - m_0). This is exact when nothing but rows of `blocks` came in or went.
+
+    Args:
+        mean: (H, L), that of the other ids as before.  precisions, blocks: as of `precisions_of`.
+    """
+    if not isinstance(part, RotatedBlocks) or blocks is None:
+        return from_precisions(mean, part.basis, precisions)
+    assert not isinstance(precisions, Tensor)
+    places, change = part.places, (mean - part.mean) @ part.basis
+    follow = torch.zeros_like(change[places.own])  # (P, R, L)
+    for k, C in enumerate(part.factors):
+        along = part.shared == k
+        follow[:, :, along] = -C.arms @ change[places.shared][:, along]
+    follow[blocks] = 0.0
+    mean = mean + places.put(torch.zeros_like(change[places.shared]), follow, torch.zeros_like(mean)) @ part.basis.T
+    each = zip(part.factors, precisions, strict=True)
+    factors = tuple(C.put(blocks, own.matrix.factor()) for C, own in each)
+    return RotatedBlocks(mean, part.basis, factors, places)
