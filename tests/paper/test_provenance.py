@@ -58,6 +58,10 @@ def test_what_is_stale_and_why() -> None:
     assert why_unclean({"commit": "abc", "clean": True}) is None and why_unclean({"commit": "abc"}) is None
     assert why_unclean({"commit": "abc", "clean": False}) and why_unclean({"commit": "abc-dirty"})
     assert different({"x": 1}, {"y": 1}) == ["x", "y"] and different([1], [2]) == ["all of them"]
+    # A switch that did not exist when the record was written, and is off now.
+    assert different({"phases": [{"lr": 1}]}, {"phases": [{"lr": 1, "new": False}]}) == []
+    assert different({"phases": [{"lr": 1}]}, {"phases": [{"lr": 1, "new": True}]}) == ["phases"]
+    assert different({"x": None}, {"x": 0}) == ["x"] and different([1], [1, False]) == ["all of them"]
 
 
 def test_reasons_are_told_once_each() -> None:

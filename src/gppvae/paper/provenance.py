@@ -70,11 +70,18 @@ def why_unclean(about: Mapping[str, Any]) -> str | None:
 
 
 def different(one: Any, other: Any, name: str = "") -> list[str]:
-    """Names of the entries in which two JSON values differ, dots between levels."""
+    """Names of the entries in which two JSON values differ, dots between levels.
+
+    A switch that is off equals one that did not exist yet.
+    """
     if isinstance(one, dict) and isinstance(other, dict):
         parts = [different(one.get(key), other.get(key), f"{name}.{key}") for key in sorted(one.keys() | other.keys())]
         return [found for part in parts for found in part]
-    return [] if one == other else [name.strip(".") or "all of them"]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        same = not any(different(*pair) for pair in zip(one, other, strict=True))
+    else:
+        same = one == other or (one is None and other is False) or (one is False and other is None)
+    return [] if same else [name.strip(".") or "all of them"]
 
 
 def told(refused: Mapping[str, str], command: str) -> str:
