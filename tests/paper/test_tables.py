@@ -143,3 +143,21 @@ def test_pages_of_the_repository_agree_with_its_results() -> None:
         assert filled(text, ROOT / "results") == text, f"{page.name} is out of date; run make tables"
     assert START.search((ROOT / "docs" / "rotated_mnist.md").read_text("utf-8")), "the experiment's page has no table"
     assert set(TABLES) >= {"rotated-mnist", "rotated-mnist-overview"}
+
+
+def test_the_first_page_shows_fits_with_nothing_but_a_kernel(tmp_path: Path) -> None:
+    def run(task: str, error: float, commit: str, clean: bool = True) -> dict:
+        return {"task": task, "questions": {task: {"error": error}}, "about": {"commit": commit, "clean": clean}}
+
+    runs = {
+        "digits seed 3": run("digits", 0.5, "older"), "digits seed 0": run("digits", 0.25, "newer"),
+        "digits seed 1": run("digits", 0.75, "newer"), "digits seed 2": run("digits", 9.0, "newer", clean=False),
+        "jura seed 0": run("jura", 0.1, "newer"),
+    }  # fmt: skip
+    page = "<!-- table: accuracy-overview -->\n<!-- end of table -->\n"
+    assert "nothing else" not in filled(page, tmp_path) and "Not shown" in filled(page, tmp_path)
+    (tmp_path / "defaults.json").write_text(json.dumps({"runs": runs}))
+    # 0.25 and 0.75: the mean is 0.5, the standard deviation 0.25 sqrt(2).
+    assert "| **gppvae**, a kernel and nothing else | **0.5000 ± 0.3536 (2 seeds)** | published |" in filled(
+        page, tmp_path
+    )

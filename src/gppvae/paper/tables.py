@@ -143,7 +143,7 @@ TABLES: dict[str, Make] = {
     "rotated-mnist-overview": rotated_mnist_overview,
     "faces": faces,
     "accuracy": _written(accuracy_tables.accuracy, accuracy_tables.accuracy_refused),
-    "accuracy-overview": _written(accuracy_tables.accuracy_overview, accuracy_tables.accuracy_refused),
+    "accuracy-overview": _written(accuracy_tables.accuracy_overview, accuracy_tables.overview_refused),
     "peers": _written(accuracy_tables.peers, accuracy_tables.peers_refused),
     "coverage": _written(accuracy_tables.coverage, accuracy_tables.accuracy_refused),
     "new-objects": _written(accuracy_tables.new_objects, accuracy_tables.accuracy_refused),
