@@ -23,7 +23,7 @@ from gppvae.bench import run as bench_run
 from gppvae.bench.measure import measured
 from gppvae.bench.page import NOT_RUN, filled, table, write
 from gppvae.bench.task import ARI, DEVIANCE, MAE, Beside, Question, Target, Task, adjusted_rand, error_of
-from gppvae.bench.windows import Windows, ask_hidden, hidden_question, interpolated, joined, last_value
+from gppvae.bench.windows import Windows, ask_hidden, hidden_question, interpolated, last_value
 from gppvae.cli import app
 from gppvae.estimator.gppvae import GPPVAE
 from gppvae.estimator.prediction import Prediction
@@ -113,8 +113,6 @@ def test_rows_are_the_steps_of_windows() -> None:
         number = int(name.removeprefix("w "))
         np.testing.assert_allclose(sample, found.given[number, int(step)], rtol=1e-6)
         assert hour == number * 6 + step
-    both, table = joined([(samples, rows), some_windows(1).rows("v")])
-    assert len(both) == 23 and list(table["window"][[0, 22]]) == ["w 0", "v 0"]
 
 
 def test_hidden_values_are_asked_for_and_nothing_else() -> None:
@@ -167,10 +165,8 @@ def test_ett_is_split_by_months_and_standardised_by_the_first(tmp_path: Path) ->
     assert test.start[1] == counts[0] + counts[1] + 48
     assert 0.08 < test.hidden.mean() < 0.12 and 0.08 < train.hidden.mean() < 0.12
     task = etth1.etth1(tmp_path)
-    assert len(task.samples) == 48 * (len(train.truth) + len(test.truth))
-    own = np.char.startswith(np.asarray(task.table["window"]), "test")
-    hidden = test.hidden.reshape(-1, 7)
-    assert np.isnan(task.samples[own][hidden]).all(), "no fit sees what is asked for"
+    assert len(task.samples) == 48 * len(test.truth)
+    assert np.isnan(task.samples[test.hidden.reshape(-1, 7)]).all(), "no fit sees what is asked for"
 
 
 def stay(hours: int, seed: int) -> str:
@@ -205,8 +201,9 @@ def test_stays_are_means_of_hours(tmp_path: Path) -> None:
     assert [len(part.truth) for part in (train, valid, test)] == [18, 5, 6]
     assert not train.hidden.any() and 0.05 < test.hidden[:, :, rate].mean() < 0.15
     np.testing.assert_allclose(np.nanmean(train.truth[:, :, rate]), 0.0, atol=1e-9)
-    task = physionet.physionet(tmp_path, trained=3)
-    assert len(set(task.table["window"])) == 9
+    task = physionet.physionet(tmp_path)
+    assert len(set(task.table["window"])) == 6
+    assert np.isnan(task.samples[test.hidden.reshape(-1, 35)[test.used]]).all()
 
 
 # -- spots
@@ -285,7 +282,7 @@ def test_a_section_is_read_and_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(counts.truth) + len(task.samples) == 120
     assert set(counts.simple) == {"GP per gene", "nearest spots", "mean"} and dlpfc.UNKNOWN not in layers.truth
     np.testing.assert_allclose(counts.table["(size)"], counts.truth.sum(axis=1))
-    assert task.settings == {"likelihood": "negative_binomial"} and task.facts()["why"] == "samples are counts"
+    assert task.settings["likelihood"] == "negative_binomial" and "counts" in task.facts()["why"]
 
 
 def test_clusters_are_found() -> None:

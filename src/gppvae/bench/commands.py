@@ -26,7 +26,7 @@ def bench_app(guard: Guard) -> typer.Typer:
 
     @app.callback()
     def group() -> None:
-        """Measure the package on public data, with nothing but a kernel."""
+        """Measure the package on public data."""
 
     @app.command("defaults")
     def defaults(

@@ -35,7 +35,7 @@ def many_subjects(data: Path, trained: int = MANY, asked: int = MANY_ASKED) -> T
     questions = [study.future(MANY_TARGET, published="health-mnist"), study.pixels(asked, PIXELS_TARGET)]
     return Task(
         "health", KERNEL, study.samples, study.table, questions, study.about, missing="mask",
-        settings={"epochs": EPOCHS}, why="the length that is chosen would take most of an hour on one core",
+        settings={"epochs": EPOCHS}, why="the length that is chosen takes longer than ten minutes on one core",
     )  # fmt: skip
 
 

@@ -70,13 +70,6 @@ def standardised(parts: list[np.ndarray]) -> list[np.ndarray]:
     return [(part - mean) / np.where(std > 0, std, 1.0) for part in parts]
 
 
-def joined(parts: list[tuple[np.ndarray, Columns]]) -> tuple[np.ndarray, Columns]:
-    """Rows of several sets of windows as one."""
-    names = parts[0][1]
-    samples = np.concatenate([samples for samples, _ in parts])
-    return samples, {name: np.concatenate([np.asarray(rows[name]) for _, rows in parts]) for name in names}
-
-
 def interpolated(windows: np.ndarray) -> np.ndarray:
     """Straight lines between what is given of a channel in its window, constant before and after; 0 with nothing."""
     filled = np.zeros_like(windows)

@@ -60,7 +60,7 @@ def reproduce(words: typer.Context) -> None:
 
 
 def bench(words: typer.Context) -> None:
-    """Measure the package on public data, with nothing but a kernel."""
+    """Measure the package on public data."""
     from gppvae.bench.commands import bench_app
 
     bench_app(errors.one_sentence)(words.args, prog_name=words.command_path)
