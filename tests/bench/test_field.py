@@ -328,14 +328,16 @@ def test_without_pypots_the_command_says_what_to_install(monkeypatch: pytest.Mon
     assert found.to_json() == {"not_run": "not run: install gppvae[bench]"}
 
 
-def test_pypots_gets_the_same_windows_and_the_mean_of_its_draws_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pypots_gets_the_same_windows_and_the_mean_of_its_draws_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     train, valid, test = (some_windows(seed=seed) for seed in range(3))
     told: dict[str, Any] = {}
 
     class GPVAE:
         def __init__(self, steps: int, channels: int, **settings: Any) -> None:
             told.update(settings, size=(steps, channels))
-            print("a banner that nobody asked for")
+            print("a banner that nobody asked for", sys.stdout.encoding.lower())
 
         def fit(self, given: Any, judged: Any) -> None:
             np.testing.assert_allclose(given["X"], train.given, rtol=1e-6)
@@ -358,6 +360,7 @@ def test_pypots_gets_the_same_windows_and_the_mean_of_its_draws_counts(monkeypat
     assert found["values"] == {"q": pytest.approx(0.25)} and found["settings"]["pypots"] == "9"
     assert told["seed"] == 7 and told["epochs"] == 3 and told["size"] == (6, 2)
     json.dumps(found)
+    assert "banner" not in "".join(capsys.readouterr())
 
 
 def tiny(data: Path | None = None, peer: Any = None) -> Task:
@@ -400,6 +403,12 @@ def test_a_peer_that_could_not_be_run_is_added_later(told: list[dict[str, Any]],
         bench_run.run_suite("field", {"tiny": lambda data: tiny(peer=peer)}, [0], tmp_path, out, False, said.append)
         return read_results(out)["runs"]["tiny seed 0"]
 
+    def broken(seed: int) -> Beside:
+        raise RuntimeError("its own fault")
+
+    with pytest.raises(RuntimeError, match="its own fault"):
+        go(broken)
+    assert len(told) == 1 and read_results(out)["runs"]["tiny seed 0"]["beside"] == {}, "ours is kept"
     assert go(absent)["beside"] == {"a peer": {"not_run": "not run: install it"}}
     assert "not run: install it" in table(read_results(out)) and said[-1].endswith("not run: install it")
     assert told == [{"seed": 0, "latent_dim": 2}]

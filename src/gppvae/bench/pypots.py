@@ -40,7 +40,8 @@ def _run(question: str, train: Windows, valid: Windows, test: Windows, settings:
     if find_spec("pypots") is None:
         return Beside({}, {}, 0.0, NOT_INSTALLED)
     start = time.perf_counter()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    sink = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # PyPOTS asks for the encoding of what it prints to
+    with contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
         found, version = _imputed(train, valid, test, settings, seed)
     error = error_of(MAE, test.truth[test.hidden], found[test.hidden])
     told = settings | {"seed": seed, "draws": DRAWS, "pypots": version}
@@ -57,9 +58,7 @@ def _imputed(
     logging.getLogger("PyPOTS running log").setLevel(logging.ERROR)
     set_random_seed(seed)
     _, steps, channels = train.given.shape
-    model = GPVAE(
-        steps, channels, device="cpu", saving_path=None, model_saving_strategy=None, verbose=False, **settings
-    )
+    model = GPVAE(steps, channels, device="cpu", verbose=False, **settings)
     single = np.float32
     model.fit({"X": train.given.astype(single)}, {"X": valid.given.astype(single), "X_ori": valid.truth.astype(single)})
     drawn = model.predict({"X": test.given.astype(single)}, n_sampling_times=DRAWS)["imputation"]

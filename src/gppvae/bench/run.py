@@ -36,24 +36,30 @@ def run_suite(
     """
     about = provenance()
     content = _read(out, suite)
+
+    def keep(key: str, made: dict[str, Any]) -> None:
+        nonlocal content
+        content = _read(out, suite)  # another process may have added runs meanwhile
+        content["runs"][key] = made
+        write_results(out, content, about)
+
     for name, load in loaders.items():
         task = load(data)
         for seed in seeds:
-            old, done = content["runs"].get(f"{name} seed {seed}"), f"{name} seed {seed}: already in {out}"
-            if _same(old, task, about):
-                beside = _beside(task, seed, old["beside"])
-                say(done if beside == old["beside"] else f"{name} seed {seed}: ours already in {out}, others added")
-                made = old | {"beside": beside}
+            key = f"{name} seed {seed}"
+            made = content["runs"].get(key)
+            if _same(made, task, about):
+                say(f"{key}: already in {out}")
             else:
-                made = run(task, seed, progress) | {"beside": _beside(task, seed, {}), "about": about}
+                made = run(task, seed, progress) | {"beside": {}, "about": about}
+                keep(key, made)  # before others are run, which may fail
                 for question, found in made["questions"].items():
                     say(_line(question, seed, found, made["seconds"]))
-            for line in _lines_beside(seed, made["beside"]):
-                say(line)
-            if made != old:
-                content = _read(out, suite)  # another process may have added runs meanwhile
-                content["runs"][f"{name} seed {seed}"] = made
-                write_results(out, content, about)
+            beside = _beside(task, seed, made["beside"])
+            if beside != made["beside"]:
+                keep(key, made | {"beside": beside})
+                for line in _lines_beside(seed, beside):
+                    say(line)
     return content
 
 
