@@ -53,8 +53,8 @@ def bench_app(guard: Guard) -> typer.Typer:
     ) -> None:
         """Benchmarks of other systems: longitudinal images, time series with holes, soil, counts in tissue.
 
-        With the extra `bench`, the GP-VAE of PyPOTS is run on the same time series. A task takes five to fifteen minutes
-        on one core. Typed again, the command continues where it stopped. A run of another commit is replaced.
+        With the extra `bench`, the GP-VAE of PyPOTS is run on the same time series. A task takes five to fifteen
+        minutes on one core. Typed again, the command continues where it stopped. A run of another commit is replaced.
         """
         with guard(True):
             _measure("field", task, seeds, data, out, not quiet)
