@@ -28,6 +28,9 @@ PAGES = (
     "tutorials/turning_objects.md",
     "tutorials/subjects_over_time.md",
     "tutorials/places_and_counts.md",
+    "tutorials/series_with_holes.md",
+    "tutorials/turning_digits.md",
+    "tutorials/section_of_cortex.md",
     "howto/choosing_a_kernel.md",
     "howto/new_objects.md",
 )

@@ -17,7 +17,7 @@ from gppvae.bench.health import ONSET, SIZE, visits
 from gppvae.bench.jura import ask_cadmium
 from gppvae.bench.measure import coverage
 from gppvae.bench.page import NOT_RUN, filled, table, write
-from gppvae.bench.task import MAE, MSE, Answer, Question, Target, Task, error_of
+from gppvae.bench.task import MAE, MSE, Question, Target, Task, error_of
 from gppvae.cli import app
 from gppvae.estimator.gppvae import GPPVAE
 from gppvae.estimator.prediction import Prediction
@@ -45,7 +45,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return GPPVAE(kernel, epochs=1, latent_dim=2, **settings)
 
     monkeypatch.setattr(bench_run, "GPPVAE", short)
-    monkeypatch.setattr(tasks, "TASKS", {"tiny": tiny})
+    monkeypatch.setitem(tasks.SUITES, "defaults", {"tiny": tiny})
     about = {"commit": "abc", "clean": True, "machine": "M", "python": "3", "versions": {"torch": "2"}}
     monkeypatch.setattr(bench_run, "provenance", lambda: dict(about))
     return said
@@ -71,14 +71,14 @@ def test_coverage_is_counted_per_channel() -> None:
     stream = np.random.default_rng(0)
     truth = stream.normal(size=(30, 3, 4, 4))
     truth[:, 2] *= 3.0  # the intervals of this channel are too narrow
-    found = coverage(Answer(truth, Prediction(np.zeros_like(truth), np.ones_like(truth)), truth, "predict"))
+    found = coverage(Prediction(np.zeros_like(truth), np.ones_like(truth)), truth)
     for level, width in (("50%", 0.674490), ("80%", 1.281552), ("90%", 1.644854)):
         shares = [np.mean([abs(v) <= width for v in truth[:, c].ravel()]) for c in range(3)]
         assert found[level]["least"] == pytest.approx(min(shares), abs=1e-5) == pytest.approx(shares[2], abs=1e-5)
         assert found[level]["most"] == pytest.approx(max(shares), abs=1e-5)
         assert found[level]["all"] == pytest.approx(np.mean(shares), abs=1e-5)
-    flat = Answer(truth, Prediction(np.zeros((30, 4, 4)), np.ones((30, 4, 4))), truth[:, 0], "predict")
-    assert coverage(flat)["80%"]["least"] == coverage(flat)["80%"]["most"]
+    flat = coverage(Prediction(np.zeros((30, 4, 4)), np.ones((30, 4, 4))), truth[:, 0])
+    assert flat["80%"]["least"] == flat["80%"]["most"]
 
 
 def test_errors_and_targets() -> None:
@@ -94,7 +94,7 @@ def test_runs_are_added_kept_and_replaced(
     out, said = tmp_path / "new" / "defaults.json", []
 
     def go(*seeds: int) -> dict[str, Any]:
-        bench_run.run_defaults({"tiny": tiny}, seeds, tmp_path, out, False, said.append)
+        bench_run.run_suite("defaults", {"tiny": tiny}, seeds, tmp_path, out, False, said.append)
         return read_results(out)["runs"]
 
     assert list(go(0)) == ["tiny seed 0"] and len(told) == 1
@@ -150,25 +150,25 @@ def test_the_table_says_errors_targets_intervals_and_sources() -> None:
             "about": about, "seed": seed
         }  # fmt: skip
 
-    content = {"runs": {"t seed 0": a_run(0, 0.06), "t seed 1": a_run(1, 0.1)}}
+    content = {"experiment": "defaults", "runs": {"t seed 0": a_run(0, 0.06), "t seed 1": a_run(1, 0.1)}}
     assert (
         "| t, by impute | 2 | MSE 0.08 (0.06 to 0.1) | blend 0.1 (ratio 0.80), mean 0.4 (ratio 0.20) "
         "| 0.08 (0.8 of blend) | 1 of 2 | 50% / 80% (75% to 85%) / 80% (75% to 85%) | 1.5 |"
     ) in table(content)
     assert table(content).endswith("All runs: commit abc, M, 2 threads, torch 2, Python 3.")
-    mixed = {"runs": {"t seed 0": a_run(0, 0.06), "t seed 1": a_run(1, 0.1, "def")}}
+    mixed = {"experiment": "defaults", "runs": {"t seed 0": a_run(0, 0.06), "t seed 1": a_run(1, 0.1, "def")}}
     assert table(mixed).count("\n- t: commit") == 2
-    assert table({"runs": {}}) == NOT_RUN
+    assert table({"experiment": "defaults", "runs": {}}) == NOT_RUN.format("defaults")
     with pytest.raises(ValueError, match="one pair of comments"):
         filled("no marks", content)
 
 
 def test_the_page_shows_the_file_and_names_every_task(tmp_path: Path) -> None:
     text = PAGE.read_text("utf-8")
-    found = read_results(RESULTS) if RESULTS.is_file() else {"runs": {}}
+    found = read_results(RESULTS) if RESULTS.is_file() else {"experiment": "defaults", "runs": {}}
     assert filled(text, found) == text
     assert all(run["about"]["clean"] for run in found["runs"].values())
-    assert [name for name in tasks.TASKS if f"`{name}`" not in text] == []
+    assert [name for name in tasks.SUITES["defaults"] if f"`{name}`" not in text] == []
     copy = tmp_path / "page.md"
     copy.write_text(text)
     if RESULTS.is_file():

@@ -1,1 +1,1 @@
-"""Benchmarks of the default settings on data they were not tuned to; loaded by `gppvae bench` alone."""
+"""The package measured on public data; loaded by `gppvae bench` alone."""

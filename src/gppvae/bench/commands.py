@@ -1,4 +1,4 @@
-"""The command `gppvae bench`: measure the defaults, and write the table of their page."""
+"""The command `gppvae bench`: measure the package, and write the tables of its pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import typer
 
 from gppvae.paper.commands import Guard, command_group
 
-RESULTS = Path("results/defaults.json")
+RESULTS, FIELD = Path("results/defaults.json"), Path("results/field.json")
+TASK = typer.Option([], help="Name of a task; repeat for several, all when not given.")
+DATA = typer.Option(None, help="Folder of the data sets; $GPPVAE_DATA when not given.")
+QUIET = typer.Option(False, "--quiet", "-q", help="No progress bars.")
+OUT = "Results file; runs are added to those it holds."
 
 
 def bench_app(guard: Guard) -> typer.Typer:
@@ -22,40 +26,59 @@ def bench_app(guard: Guard) -> typer.Typer:
 
     @app.callback()
     def group() -> None:
-        """Measure the package on public data, with nothing but a kernel."""
+        """Measure the package on public data."""
 
     @app.command("defaults")
     def defaults(
-        task: list[str] = typer.Option([], help="Name of a task; repeat for several, all when not given."),
+        task: list[str] = TASK,
         seeds: str = typer.Option("0 1 2", help='Seeds of the fits, for example "0 1 2".'),
-        data: Path | None = typer.Option(None, help="Folder of the data sets; $GPPVAE_DATA when not given."),
-        out: Path = typer.Option(RESULTS, help="Results file; runs are added to those it holds."),
-        quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
+        data: Path | None = DATA,
+        out: Path = typer.Option(RESULTS, help=OUT),
+        quiet: bool = QUIET,
     ) -> None:
         """Fit each data set with a kernel and no other setting, beside the answers that need no model.
 
         Typed again, the command continues where it stopped. A run of another commit is replaced.
         """
         with guard(True):
-            from gppvae.bench.run import run_defaults
-            from gppvae.bench.tasks import chosen_tasks, data_folder
+            _measure("defaults", task, seeds, data, out, not quiet)
 
-            run_defaults(chosen_tasks(task), _whole_numbers(seeds), data_folder(data), out, not quiet, _say)
-            print(f"results: {out}")
+    @app.command("field")
+    def field(
+        task: list[str] = TASK,
+        seeds: str = typer.Option("0", help='Seeds of the fits, for example "0 1 2".'),
+        data: Path | None = DATA,
+        out: Path = typer.Option(FIELD, help=OUT),
+        quiet: bool = QUIET,
+    ) -> None:
+        """Benchmarks of other systems: longitudinal images, time series with holes, soil, counts in tissue.
+
+        With the extra `bench`, the GP-VAE of PyPOTS is run on the same time series. A task takes five to fifteen
+        minutes on one core. Typed again, the command continues where it stopped. A run of another commit is replaced.
+        """
+        with guard(True):
+            _measure("field", task, seeds, data, out, not quiet)
 
     @app.command("table")
     def table(
-        page: Path = typer.Argument(Path("docs/defaults.md"), help="Page with the comments that mark the table."),
-        results: Path = typer.Option(RESULTS, help="Results file."),
+        page: Path | None = typer.Argument(None, help="Page with the comments that mark the table."),
+        results: Path = typer.Option(RESULTS, help="Results file, of either command."),
     ) -> None:
-        """Write the table of the results into the page."""
+        """Write the table of the results into the page, docs/defaults.md or docs/field.md if none is given."""
         with guard(False):
             from gppvae.bench.page import write
 
-            write(page, results)
-            print(f"page: {page}")
+            print(f"page: {write(page, results)}")
 
     return app
+
+
+def _measure(suite: str, task: list[str], seeds: str, data: Path | None, out: Path, progress: bool) -> None:
+    from gppvae.bench.run import run_suite
+    from gppvae.bench.tasks import chosen_tasks, data_folder
+
+    run_suite(suite, chosen_tasks(suite, task), _whole_numbers(seeds), data_folder(data), out, progress, _say)
+    print(f"results: {out}")
 
 
 def _whole_numbers(text: str) -> list[int]:

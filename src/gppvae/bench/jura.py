@@ -16,7 +16,7 @@ METALS, PLACE = ["Cd", "Ni", "Zn"], {"x": "Xloc", "y": "Yloc"}
 TARGET = 0.41
 
 
-def jura(data: Path) -> Task:
+def jura(data: Path, target: float = TARGET) -> Task:
     """The three metals as logarithms, complete at the training sites; errors are in the unit of the data."""
     train, test = (pd.read_csv(data / "jura" / f"{name}.dat") for name in ("prediction", "validation"))
     samples, logs = (np.log(frame[METALS].to_numpy(np.float32)) for frame in (train, test))
@@ -34,7 +34,7 @@ def jura(data: Path) -> Task:
         "linear in Ni and Zn": np.exp(design(logs) @ line),
     }
     question = Question(
-        "jura", asked, truth, errors_of(MAE, truth, answers), Target(TARGET), observed=logs, ask=ask_cadmium
+        "jura", asked, truth, errors_of(MAE, truth, answers), Target(target), observed=logs, ask=ask_cadmium
     )
     about = "Jura, 259 + 100 sites, Cd given Ni and Zn; the model gets logarithms, the error is in ppm"
     return Task("jura", KERNEL, samples, table, [question], about, error=MAE)

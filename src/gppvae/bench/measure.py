@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from gppvae.bench.task import Answer, Question, error_of
+from gppvae.bench.task import HIGHER, Question, error_of
 from gppvae.estimator.gppvae import GPPVAE
+from gppvae.estimator.prediction import Prediction
 from gppvae.report.record import rounded
 
 LEVELS = (0.5, 0.8, 0.9)
@@ -19,34 +20,37 @@ def measured(model: GPPVAE, question: Question, kind: str) -> dict[str, Any]:
     """All numbers of one question; objects that are new to the model are added first.
 
     Args:
-        kind: of error, MSE or MAE.
+        kind: of error, unless the question has its own.
     """
+    kind = question.kind or kind
     if question.new is not None:
         model.add_objects(*question.new)
     answer = question.ask(model, question)
     error, target = error_of(kind, question.truth, answer.mean), question.target
-    limit = None if target is None else target.limit(question.simple)
+    limit = None if target is None else target.limit(question.simple, kind)
     return {
+        "kind": kind,
         "error": _short(error),
+        "published": question.published,
         "asked_by": answer.how,
         "simple": {name: _short(value) for name, value in question.simple.items()},
         "ratios": {name: _short(error / value) for name, value in question.simple.items()},
         "target": None if target is None else {"value": target.value, "of": list(target.of)},
         "limit": None if limit is None else _short(limit),
-        "met": None if limit is None else error <= limit,
-        "coverage": coverage(answer),
-        "score": _short(model.score(question.seen, question.table)),
+        "met": None if limit is None else error >= limit if kind in HIGHER else error <= limit,
+        "coverage": None if answer.spread is None else coverage(answer.spread, answer.covered),
+        "score": _short(model.score(question.seen, question.table)) if question.scored else None,
     }
 
 
-def coverage(answer: Answer) -> dict[str, dict[str, float]]:
+def coverage(spread: Prediction, covered: np.ndarray) -> dict[str, dict[str, float]]:
     """Share of values inside central Gaussian intervals, per level: of all, and of the worst and best channel.
 
     Channels are those of colour images, and the values of vectors; a grey image is one channel.
     """
-    assert answer.spread.std is not None
-    truth = np.asarray(answer.covered, np.float64)
-    apart = np.abs(truth - answer.spread.mean.reshape(truth.shape)) / answer.spread.std.reshape(truth.shape)
+    assert spread.std is not None
+    truth = np.asarray(covered, np.float64)
+    apart = np.abs(truth - spread.mean.reshape(truth.shape)) / spread.std.reshape(truth.shape)
     found = {}
     for level in LEVELS:
         inside = apart <= norm.ppf(0.5 + level / 2)

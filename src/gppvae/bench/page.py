@@ -1,4 +1,4 @@
-"""The table of docs/defaults.md, made from results/defaults.json."""
+"""The tables of docs/defaults.md and docs/field.md, made from the results files of the same names."""
 
 from __future__ import annotations
 
@@ -8,35 +8,49 @@ from statistics import fmean
 from typing import Any
 
 from gppvae.bench.measure import LEVELS
+from gppvae.bench.task import HIGHER
 from gppvae.data.atomic import write_bytes
+from gppvae.paper.peers import PEERS
 from gppvae.report.record import read_results
 
-REGION = re.compile(r"(<!-- defaults:begin -->\n).*?(<!-- defaults:end -->)", re.DOTALL)
 COLUMNS = ("data", "seeds", "error", "simple answers", "target", "reached", "50 / 80 / 90% intervals", "minutes")
-NOT_RUN = "Not run yet: `gppvae bench defaults`."
+PUBLISHED = "published elsewhere"
+NOT_RUN = "Not run yet: `gppvae bench {}`."
 
 
 def table(content: dict[str, Any]) -> str:
     """One row per question, means over seeds, and where the numbers come from, as Markdown."""
     if not content["runs"]:
-        return NOT_RUN
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
+        return NOT_RUN.format(content["experiment"])
+    beside = list(dict.fromkeys(name for run in content["runs"].values() for name in run.get("beside", {})))
+    published = any(answer.get("published") for run in content["runs"].values() for answer in run["questions"].values())
+    columns = [*COLUMNS[:4], *beside, *([PUBLISHED] if published else []), *COLUMNS[4:]]
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for name, runs in _by_question(content).items():
-        lines.append("| " + " | ".join(_row(name, runs)) + " |")
+        cells = _row(name, runs)
+        others = [_beside(name, peer, runs) for peer in beside] + ([_published(name, runs)] if published else [])
+        lines.append("| " + " | ".join([*cells[:4], *others, *cells[4:]]) + " |")
     return "\n".join([*lines, "", *_sources(content)])
 
 
 def filled(text: str, content: dict[str, Any]) -> str:
     """The page with the table of these results."""
-    new, count = REGION.subn(lambda found: f"{found[1]}{table(content)}\n{found[2]}", text)
+    name = content["experiment"]
+    region = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+    new, count = region.subn(lambda found: f"{found[1]}{table(content)}\n{found[2]}", text)
     if count != 1:
-        raise ValueError(f"expected one pair of comments defaults:begin and defaults:end in the page, got {count}")
+        raise ValueError(f"expected one pair of comments {name}:begin and {name}:end in the page, got {count}")
     return new
 
 
-def write(page: Path, results: Path) -> None:
-    """Put the table of the results into the page."""
-    write_bytes(page, filled(page.read_text("utf-8"), read_results(results)).encode())
+def write(page: Path | None, results: Path) -> Path:
+    """Put the table of the results into the page, by default the one of the command that gave them."""
+    content = read_results(results)
+    if not isinstance(content.get("runs"), dict) or not isinstance(content.get("experiment"), str):
+        raise ValueError(f"expected results of `gppvae bench` in {results}, got others; choose another --results")
+    place = page if page is not None else Path("docs") / f"{content['experiment']}.md"
+    write_bytes(place, filled(place.read_text("utf-8"), content).encode())
+    return place
 
 
 def _by_question(content: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -51,27 +65,47 @@ def _by_question(content: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 def _row(name: str, runs: list[dict[str, Any]]) -> list[str]:
     answers = [run["questions"][name] for run in runs]
     errors, first = [answer["error"] for answer in answers], answers[0]
+    kind = first.get("kind", runs[0]["facts"]["error"])
     spread = f" ({min(errors):.4g} to {max(errors):.4g})" if len(errors) > 1 else ""
     reached = "" if first["limit"] is None else f"{sum(answer['met'] for answer in answers)} of {len(answers)}"
+    covered = [answer["coverage"] for answer in answers if answer["coverage"] is not None]
     return [
         name + ("" if first["asked_by"] == "predict" else f", by {first['asked_by']}"),
         str(len(answers)),
-        f"{runs[0]['facts']['error']} {fmean(errors):.4g}{spread}",
+        f"{kind} {fmean(errors):.4g}{spread}",
         ", ".join(
             f"{simple} {value:.4g} (ratio {fmean(errors) / value:.2f})" for simple, value in first["simple"].items()
         ),
-        _target(first),
+        _target(first, "at least " if kind in HIGHER else ""),
         reached,
-        " / ".join(_interval([answer["coverage"][f"{level:.0%}"] for answer in answers]) for level in LEVELS),
+        " / ".join(_interval([entry[f"{level:.0%}"] for entry in covered]) for level in LEVELS) if covered else "",
         f"{fmean(run['seconds'] for run in runs) / 60:.1f}",
     ]
 
 
-def _target(answer: dict[str, Any]) -> str:
+def _beside(name: str, peer: str, runs: list[dict[str, Any]]) -> str:
+    """What the peer gave for a question, or why it did not."""
+    found = [run["beside"][peer] for run in runs if peer in run.get("beside", {})]
+    values = [entry["values"][name] for entry in found if name in entry.get("values", {})]
+    if values:
+        minutes = fmean(entry["seconds"] for entry in found if "values" in entry) / 60
+        spread = f" ({min(values):.4g} to {max(values):.4g})" if len(values) > 1 else ""
+        return f"{fmean(values):.4g}{spread}, {minutes:.1f} minutes"
+    return next((entry["not_run"] for entry in found if "not_run" in entry), "")
+
+
+def _published(name: str, runs: list[dict[str, Any]]) -> str:
+    """Numbers of other systems, with their sources."""
+    task = runs[0]["questions"][name].get("published")
+    return ", ".join(f"{peer.method} {peer.value} ([source]({peer.url}))" for peer in PEERS if peer.task == task)
+
+
+def _target(answer: dict[str, Any], least: str) -> str:
     if answer["target"] is None:
         return ""
     of = " or ".join(answer["target"]["of"])
-    return f"{answer['limit']:.4g}" + (f" ({answer['target']['value']:g} of {of})" if of else "")
+    factor = "" if answer["target"]["value"] == 1.0 else f"{answer['target']['value']:g} of "
+    return f"{least}{answer['limit']:.4g}" + (f" ({factor}{of})" if of else "")
 
 
 def _interval(found: list[dict[str, float]]) -> str:

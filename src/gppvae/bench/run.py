@@ -1,59 +1,72 @@
-"""Fit every task with nothing but its kernel, ask its questions, and keep the numbers in one file, run by run."""
+"""Fit every task, ask its questions, and keep the numbers in one file, run by run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gppvae.bench.measure import measured
-from gppvae.bench.task import Task
+from gppvae.bench.task import HIGHER, Task
 from gppvae.bench.tasks import Load
 from gppvae.estimator.gppvae import GPPVAE
 from gppvae.report.record import read_results, write_results
 from gppvae.training.folder import provenance
 
-EXPERIMENT = "defaults"
 Say = Callable[[str], None]
 
 
-def run_defaults(
-    loaders: Mapping[str, Load], seeds: Sequence[int], data: Path, out: Path, progress: bool, say: Say
+def run_suite(
+    suite: str, loaders: Mapping[str, Load], seeds: Sequence[int], data: Path, out: Path, progress: bool, say: Say
 ) -> dict[str, Any]:
     """Run tasks and seeds that `out` does not hold yet; the file is written after each.
 
     A run is kept where its task, seed, commit and versions are the same and the tree was clean; any other is replaced.
+    Another system that could not be run before is run now, if it can be.
 
     Args:
-        loaders: by name.  data: folder of the data sets.  out: results file.  say: told each number as it comes.
+        suite: name of the command.  loaders: by name.  data: folder of the data sets.  out: results file.
+        say: told each number as it comes.
 
     Returns:
         The file's content.
     """
     about = provenance()
-    content = _read(out)
+    content = _read(out, suite)
+
+    def keep(key: str, made: dict[str, Any]) -> None:
+        nonlocal content
+        content = _read(out, suite)  # another process may have added runs meanwhile
+        content["runs"][key] = made
+        write_results(out, content, about)
+
     for name, load in loaders.items():
         task = load(data)
         for seed in seeds:
-            if _same(content["runs"].get(f"{name} seed {seed}"), task, about):
-                say(f"{name} seed {seed}: already in {out}")
-                continue
-            made = run(task, seed, progress) | {"about": about}
-            content = _read(out)  # another process may have added runs meanwhile
-            content["runs"][f"{name} seed {seed}"] = made
-            write_results(out, content, about)
-            for question, found in made["questions"].items():
-                say(_line(question, seed, found, task.error, made["seconds"]))
+            key = f"{name} seed {seed}"
+            made = content["runs"].get(key)
+            if _same(made, task, about):
+                say(f"{key}: already in {out}")
+            else:
+                made = run(task, seed, progress) | {"beside": {}, "about": about}
+                keep(key, made)  # before others are run, which may fail
+                for question, found in made["questions"].items():
+                    say(_line(question, seed, found, made["seconds"]))
+            beside = _beside(task, seed, made["beside"])
+            if beside != made["beside"]:
+                keep(key, made | {"beside": beside})
+                for line in _lines_beside(seed, beside):
+                    say(line)
     return content
 
 
 def run(task: Task, seed: int, progress: bool = False) -> dict[str, Any]:
-    """Fit with the kernel alone and measure; the estimator is told nothing else but what NaN means."""
+    """Fit with the kernel and what the task says beside it, and measure."""
     wall, cpu = time.perf_counter(), time.process_time()
-    said: dict[str, Any] = {} if task.missing == "error" else {"missing": task.missing}
+    said = dict(task.settings) | ({} if task.missing == "error" else {"missing": task.missing})
     model = GPPVAE(task.kernel, seed=seed, **said).fit(task.samples, task.table, progress=progress)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     compared = model.comparison_
@@ -71,13 +84,23 @@ def run(task: Task, seed: int, progress: bool = False) -> dict[str, Any]:
     }
 
 
-def _read(out: Path) -> dict[str, Any]:
+def _beside(task: Task, seed: int, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What other systems answer; those that answered before are not asked again."""
+    return {
+        name: before[name] if "values" in before.get(name, {}) else peer(seed).to_json()
+        for name, peer in task.beside.items()
+    }
+
+
+def _read(out: Path, suite: str) -> dict[str, Any]:
     """The content of the results file, or that of an empty one."""
     if not out.is_file():
-        return {"experiment": EXPERIMENT, "runs": {}}
+        return {"experiment": suite, "runs": {}}
     content = read_results(out)
-    if content.get("experiment") != EXPERIMENT or not isinstance(content.get("runs"), dict):
-        raise ValueError(f"expected results of `gppvae bench defaults` in {out}, got others; choose another --out")
+    if content.get("experiment") != suite or not isinstance(content.get("runs"), dict):
+        raise ValueError(f"expected results of `gppvae bench {suite}` in {out}, got others; choose another --out")
+    for run in content["runs"].values():
+        run.setdefault("beside", {})
     return content
 
 
@@ -91,7 +114,16 @@ def _same(old: dict[str, Any] | None, task: Task, about: dict[str, Any]) -> bool
     )
 
 
-def _line(question: str, seed: int, found: dict[str, Any], kind: str, seconds: float) -> str:
+def _line(question: str, seed: int, found: dict[str, Any], seconds: float) -> str:
     others = ", ".join(f"{name} {value:.4g}" for name, value in found["simple"].items())
-    goal = "" if found["limit"] is None else f"; at most {found['limit']:.4g} wanted"
-    return f"{question}, seed {seed}: {kind} {found['error']:.4g} ({others}{goal}), {seconds:.0f} s"
+    most = "at least" if found["kind"] in HIGHER else "at most"
+    goal = "" if found["limit"] is None else f"; {most} {found['limit']:.4g} wanted"
+    return f"{question}, seed {seed}: {found['kind']} {found['error']:.4g} ({others}{goal}), {seconds:.0f} s"
+
+
+def _lines_beside(seed: int, beside: Mapping[str, Any]) -> Iterator[str]:
+    for name, found in beside.items():
+        if "not_run" in found:
+            yield f"{name}, seed {seed}: {found['not_run']}"
+        for question, value in found.get("values", {}).items():
+            yield f"{question}, seed {seed}: {name} {value:.4g}, {found['seconds']:.0f} s"
