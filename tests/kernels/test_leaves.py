@@ -42,7 +42,7 @@ def test_codes_number_all_levels_whatever_the_table_holds() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "advice"),
-    [(Learned("person", 2), "add_objects"), (FreeForm("person"), "fit again"), (Categorical("person"), "fit again")],
+    [(Learned("person", 2), "add_objects"), (FreeForm("person"), "fit again"), (Categorical("person"), "add_objects")],
 )
 def test_an_unknown_id_is_named(kernel: Kernel, advice: str) -> None:
     bound(kernel)
