@@ -183,3 +183,15 @@ def test_what_is_hidden_was_observed() -> None:
     assert (share > 0.2).all() and (share < 0.8).all()
     vector = hide_sides(torch.ones(4, 9, dtype=torch.bool), generator)
     assert vector.any(1).all() and not vector.all(1).any()
+
+
+def test_slopes_beyond_the_digits_of_the_prior_are_no_error() -> None:
+    """Two latents that the decoder cannot tell apart, known so well together that rounding eats the prior of each."""
+    decoder = nn.Linear(2, 1, bias=False).double()
+    with torch.no_grad():
+        decoder.weight.fill_(1e9)
+    likelihood = Gaussian(1.0).double()
+    known = observed(np.full((3, 1), 1e9), np.ones((3, 1), bool), np.zeros((3, 2)), np.ones((3, 2)))
+    found = RowLatents(Autoencoder(nn.Identity(), decoder, likelihood), likelihood, known)
+    assert found.root.isfinite().all()
+    torch.testing.assert_close(found.z.sum(1), torch.ones(3, dtype=torch.float64), rtol=1e-3, atol=0.0)

@@ -136,9 +136,13 @@ class Measuring(Estimator):
 
     def _learn_to_impute(self, epoch: Epoch, held_out: bool) -> None:
         """What impute() needs to know, from held-out rows or from training rows."""
-        self.value_noise_ = learn_value_noise(*self._fitted, epoch, held_out)
         generator = torch.Generator().manual_seed(derive_seed(self.seed, 4))
-        self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True, most=TRIED_IN_FIT) or Trust()
+        try:
+            self.value_noise_ = learn_value_noise(*self._fitted, epoch, held_out)
+            self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True, most=TRIED_IN_FIT) or Trust()
+        except torch.linalg.LinAlgError as error:  # a fit that took hours is kept
+            self.value_noise_, self.trust_ = None, Trust()
+            log.warning("impute() knows no covariance of errors, since it is not finite (%s)", reason(error))
 
     def _imputer(self, usual: Trust) -> Imputer:
         return Imputer(*self._fitted, self._measured_noise(), self.value_noise_, usual)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gppvae.prior.sites import steady_cholesky
+
 WEIGHTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 LEAST_HIDDEN = 30  # values, below which nothing is measured
 LEAST_SHARE = 0.05  # of the observed values, hidden by the masks of other samples
@@ -104,7 +106,7 @@ def choose_trust(parts: list[HiddenValues]) -> Trust | None:
     for part in parts:
         for number, weight in enumerate(WEIGHTS):
             precision = torch.diag_embed(1.0 / (part.var * max(weight, 1.0))) + min(weight, 1.0) * part.curvature
-            root = torch.linalg.cholesky(precision)
+            root = steady_cholesky(precision)
             step = torch.cholesky_solve(min(weight, 1.0) * part.pull.unsqueeze(2), root)  # (B, L, 1)
             error = part.residual - (part.slopes.transpose(1, 2) @ step).squeeze(2)
             spread = torch.linalg.solve_triangular(root, part.slopes, upper=False).square().sum(1)  # (B, C)

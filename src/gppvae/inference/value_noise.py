@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gppvae.prior.sites import steady_cholesky
+
 ROUNDS = 30
 LEAST = 1e-4  # variance of a value's noise, relative to the variance of the value
 MAX_VALUES = 200  # of a sample; more have too many pairs to learn from a few hundred errors
@@ -38,7 +40,7 @@ def noise_covariance(errors: Tensor, seen: Tensor, slopes: Tensor, var: Tensor) 
     start = errors.square().sum(0) / count.clamp_min(1.0)
     psi = torch.diag(torch.where(count > 0, start, torch.ones_like(start)).clamp_min(LEAST))
     for _ in range(ROUNDS):
-        root = torch.linalg.cholesky(signal + torch.where(pairs, psi, 0.0) + own)
+        root = steady_cholesky(signal + torch.where(pairs, psi, 0.0) + own)
         observed = psi * seen.unsqueeze(2)  # M Psi, (N, K, K)
         gain = torch.cholesky_solve(observed, root).transpose(1, 2)
         eps = (gain @ errors.unsqueeze(2)).squeeze(2)
