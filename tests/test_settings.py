@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sklearn.base import clone
 from torch import nn
@@ -257,3 +258,13 @@ def test_a_vae_says_what_it_trained(tmp_path: Path) -> None:
     assert config["trained"] == meta["trained"] == json.loads(json.dumps(model.resolved_))
     assert config["given"] == meta["given"] and config["given"]["average"] == 0.5
     assert VAE.load(tmp_path).get_params() == model.get_params()
+
+
+def test_numbers_of_numpy_are_settings_too(tmp_path: Path) -> None:
+    samples, table = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32), {"a": np.arange(20.0)}
+    sizes = {"seed": np.int64(3), "epochs": np.int64(1), "batch_size": np.int32(8), "lr": np.float32(0.001)}
+    model = GPPVAE("RBF(a)", np.int64(2), network="mlp", **sizes).fit(samples, table, out=tmp_path, progress=False)
+    plain = {name: value.item() for name, value in sizes.items()}
+    same = GPPVAE("RBF(a)", 2, network="mlp", **plain).fit(samples, table, progress=False)
+    np.testing.assert_array_equal(model.predict(table).mean, same.predict(table).mean)
+    np.testing.assert_array_equal(GPPVAE.load(tmp_path).predict(table).mean, same.predict(table).mean)

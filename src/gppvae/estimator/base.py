@@ -159,6 +159,9 @@ class Estimator(abc.ABC):
         return self.model_
 
     def _check_settings(self) -> None:
+        for name, value in self.get_params(deep=False).items():
+            if isinstance(value, np.generic):  # as plain numbers, which torch and JSON take
+                setattr(self, name, value.item())
         whole("seed", self.seed, 0, MAX_SEED)
         optional = (
             ("batch_size", 1, MAX_BATCH),
