@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from gppvae.bench.pypots import NAME, gp_vae
-from gppvae.bench.task import MAE, Task
-from gppvae.bench.windows import Windows, hidden_question, hide, standardised
+from gppvae.bench.task import Task
+from gppvae.bench.windows import Windows, hidden_task, hide, standardised
 
 KERNEL = "Categorical(window) + Categorical(window) * Matern(step, nu=1.5) + Periodic(hour, 24)"
 STEPS, HIDDEN, SEED = 48, 0.1, 0
@@ -38,13 +38,9 @@ def load(data: Path) -> tuple[Windows, Windows, Windows]:
 def etth1(data: Path) -> Task:
     """The hidden values of the test windows; the fit sees what is given of them, the peer the training windows too."""
     train, valid, test = load(data)
-    samples, table = test.rows("test")
-    question = hidden_question("etth1", test, "test", "etth1")
     about = (
         f"ETTh1, windows of {STEPS} hours, {MONTHS[0]} / {MONTHS[1]} / 5 months for training, validation and test, "
         f"{HIDDEN:.0%} of all values hidden; standardised"
     )
-    return Task(
-        "etth1", KERNEL, samples, table, [question], about, error=MAE, missing="mask",
-        beside={NAME: gp_vae("etth1", train, valid, test)},
-    )  # fmt: skip
+    peers = {NAME: gp_vae("etth1", train, valid, test)}
+    return hidden_task("etth1", KERNEL, test, about, peers, "etth1")

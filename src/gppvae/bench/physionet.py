@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from gppvae.bench.pypots import NAME, gp_vae
-from gppvae.bench.task import MAE, Task
-from gppvae.bench.windows import Windows, hidden_question, hide, standardised
+from gppvae.bench.task import Task
+from gppvae.bench.windows import Windows, hidden_task, hide, standardised
 
 KERNEL = "Categorical(window) + Categorical(window) * Matern(step, nu=1.5)"
 FILE = "set-a.tar.gz"
@@ -61,13 +61,9 @@ def load(data: Path) -> tuple[Windows, Windows, Windows]:
 def physionet(data: Path) -> Task:
     """The hidden values of the test stays; the fit sees what is given of them, the peer the training stays too."""
     train, valid, test = load(data)
-    samples, table = test.rows("test")
-    question = hidden_question("physionet", test, "test", "physionet2012")
     about = (
         f"PhysioNet 2012 set-a, {STEPS} hours, {len(CHANNELS)} measurements, {len(test.given)} stays of which "
         f"{HIDDEN:.0%} of the measured values are hidden; standardised"
     )
-    return Task(
-        "physionet", KERNEL, samples, table, [question], about, error=MAE, missing="mask",
-        beside={NAME: gp_vae("physionet", train, valid, test, epochs=PEER_EPOCHS)},
-    )  # fmt: skip
+    peers = {NAME: gp_vae("physionet", train, valid, test, epochs=PEER_EPOCHS)}
+    return hidden_task("physionet", KERNEL, test, about, peers, "physionet2012")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gppvae.bench.task import MAE, Answer, Ask, Columns, Question, Target, errors_of
+from gppvae.bench.task import MAE, Answer, Ask, Columns, Peer, Question, Target, Task, errors_of
 from gppvae.estimator.gppvae import GPPVAE
 from gppvae.estimator.prediction import Prediction
 
@@ -105,6 +105,17 @@ def ask_hidden(samples: np.ndarray, hidden: np.ndarray) -> Ask:
         return Answer(mean, Prediction(mean, std), question.truth, "impute")
 
     return ask
+
+
+def hidden_task(name: str, kernel: str, test: Windows, about: str, beside: dict[str, Peer], published: str) -> Task:
+    """Fit what is given of the test windows and fill in what is hidden.
+
+    Args:
+        beside: peers by name.  published: name of the task in the list of published numbers.
+    """
+    samples, table = test.rows("test")
+    question = hidden_question(name, test, "test", published)
+    return Task(name, kernel, samples, table, [question], about, error=MAE, missing="mask", beside=beside)
 
 
 def hidden_question(name: str, asked: Windows, prefix: str, published: str) -> Question:
