@@ -162,7 +162,7 @@ def fit_data(
     """
     from gppvae.data.subset import Subset, hold_out
     from gppvae.data.table import Table
-    from gppvae.estimator.settings import columns_of, id_columns
+    from gppvae.estimator.settings import columns_of, id_columns, latent_groups
 
     place, data, fraction = held_out.validation_table, held_out.validation_data, held_out.validation_fraction
     apart = source.data is not None
@@ -171,7 +171,7 @@ def fit_data(
     if fraction is not None and place is not None:
         raise ValueError("expected --validation-fraction or --validation-table, got both; choose one")
     ids = id_columns(kernel)
-    inputs = Inputs(source, ids, columns_of(kernel), names)
+    inputs = Inputs(source, ids, columns_of(latent_groups(kernel, None)), names)
     samples, frame = (None, inputs.table(table)) if tables_only else inputs.pair(table)
     if place is not None:
         return (samples, frame), (None, inputs.table(place)) if tables_only else inputs.pair(place, data)

@@ -1,6 +1,6 @@
 """What a fit chooses from the data where the user left it open: sizes, inference, length, rows held out.
 
-Every rule is here, in one place, and each choice is one line of the log. docs/inference.md tells why, with figures.
+Every rule is here, in one place, and each choice is one line of the log. docs/inference.md tells why.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST_HELD_OUT, MOST_HELD_OUT = 4, 256
 TRIED = 0.6  # of the epochs of a fit to few rows: enough to measure errors
 PUT_BACK, PUT_BACK_RATE = 0.3, 0.5  # share of the epochs that see all of many rows, and their learning rates
 TOLERANCE = 0.15  # by which the error at rows held out must have grown to count against the patience
-PATIENCE = 15  # of VALIDATIONS of a phase, without improvement at rows held out, before it stops
+PATIENCE = 15  # validations of a phase without improvement at rows held out before it stops
 LEAST_SIGNAL = 0.05  # share of a principal component's variance that the kernel must explain for a latent of its own
 LEAST_ROWS = 40  # below, every row is needed for training
 
@@ -44,7 +44,6 @@ class Schedule:
         passes: over the rows, as far as `least` and `most` optimiser steps allow.
         batch_size: B.  lr, prior_lr: of networks and prior.  weight_decay: of the networks.
         alpha: latent noise variance.
-        noise: variance of a value in training, relative to that of the samples.
     """
 
     passes: float
@@ -55,7 +54,6 @@ class Schedule:
     prior_lr: float
     weight_decay: float
     alpha: float
-    noise: float = 0.1
 
     def epochs(self, n_rows: int, batch_size: int) -> int:
         """Epochs that make between `least` and `most` steps."""

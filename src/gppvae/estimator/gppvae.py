@@ -40,7 +40,7 @@ from gppvae.estimator.impute import Imputation
 from gppvae.estimator.measuring import Measuring, releasing
 from gppvae.estimator.new_objects import add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
-from gppvae.estimator.plan import columns_read, plan_fit, rows_held_out
+from gppvae.estimator.plan import plan_fit, rows_held_out
 from gppvae.estimator.prediction import Calibration, Prediction, mean_and_std
 from gppvae.estimator.saving import (
     check_network_sizes,
@@ -58,6 +58,7 @@ from gppvae.estimator.settings import (
     Groups,
     arguments,
     ask_again,
+    columns_of,
     group_texts,
     latent_groups,
 )
@@ -191,7 +192,7 @@ class GPPVAE(Showing, Measuring):
         groups = self._checked()
         rows_table = Table(table)
         size_column = self._make_likelihood().size_column
-        read = columns_read(groups)
+        read = columns_of(groups)
         for column in [*read, *([] if size_column is None else [size_column])]:
             rows_table[column]  # report a missing column before the samples are read
         samples = samples_from(samples, table, read)

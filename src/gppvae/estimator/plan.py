@@ -57,20 +57,16 @@ class Plan:
     Attributes:
         prior: bound to the table.  phases: of the training.  batch_size: B.
         components: of the samples, where the fit starts from them.
-        noise: variance in training of values whose likelihood was chosen, relative to that of the samples.
     """
 
     prior: LatentPrior
     phases: list[Phase]
     batch_size: int
     components: Components | None
-    noise: float | None = None
 
     def start_networks(self, autoencoder: Autoencoder) -> None:
         """Start the networks for vectors, and the noise, at the linear model of the components."""
         encoder, decoder, likelihood = autoencoder.encoder, autoencoder.decoder, autoencoder.likelihood
-        if isinstance(likelihood, ScaledGaussian) and self.noise is not None:
-            likelihood.var.fill_(self.noise)
         linear = isinstance(encoder, LinearPlusEncoder) and isinstance(decoder, LinearPlusDecoder)
         if self.components is None or not linear or not isinstance(likelihood, ScaledGaussian):
             return
@@ -122,8 +118,7 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
     tell("%d epochs of %d steps, batches of %d", epochs, -(-n_rows // batch_size), batch_size)
     if len(held):
         tell("%d of %d rows are held out to measure errors, then trained on as well", len(held), len(samples))
-    noise = schedule.noise if isinstance(estimator.likelihood, str) else None
-    return Plan(LatentPrior(closed, alpha), phases, batch_size, components, noise)
+    return Plan(LatentPrior(closed, alpha), phases, batch_size, components)
 
 
 def _alpha(estimator: GPPVAE, inference: str, schedule: Schedule, linear: Components | None, n_latents: int) -> float:
@@ -177,8 +172,3 @@ def rows_held_out(
         return np.zeros(0, dtype=np.int64)
     ids = [leaf.column for kernel, _ in groups if kernel for leaf in kernel.leaves() if isinstance(leaf, IdLeaf)]
     return choose_held_out(table, list(dict.fromkeys(ids)), estimator.hold_out, estimator.seed, shape)
-
-
-def columns_read(groups: Groups) -> list[str]:
-    """Names of the columns that the kernels read, each once."""
-    return list(dict.fromkeys(name for kernel, _ in groups if kernel is not None for name in kernel.columns()))

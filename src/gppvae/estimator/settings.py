@@ -168,7 +168,6 @@ def id_columns(kernel: Any) -> list[str]:
     return [leaf.column for own in kernels for leaf in own.leaves() if isinstance(leaf, IdLeaf)]
 
 
-def columns_of(kernel: Any) -> list[str]:
-    """All columns that the kernels read."""
-    kernels = [own for own, _ in latent_groups(kernel, None) if own is not None]
-    return list(dict.fromkeys(name for own in kernels for name in own.columns()))
+def columns_of(groups: Groups) -> list[str]:
+    """Names of the columns that the kernels of the groups read, each once."""
+    return list(dict.fromkeys(name for kernel, _ in groups if kernel is not None for name in kernel.columns()))
