@@ -66,6 +66,9 @@ class FitSettings:
     latent_dim: Annotated[int | None, _setting(MODEL, "chosen from the data", "Latent dimensions.")] = None
     network: Annotated[str | None, _choice(MODEL, "auto image vector conv wide faces mlp")] = None
     width: Annotated[int | None, _setting(MODEL, "the network's own", "Channels of every layer of the network.")] = None
+    members: Annotated[
+        int | None, _setting(MODEL, "chosen from the data", "Networks of an ensemble, which share the latents.")
+    ] = None
     likelihood: Annotated[str | None, _choice(MODEL, "gaussian bernoulli negative_binomial poisson perceptual")] = None
     pixel_var: Annotated[
         float | None, _setting(MODEL, "measured at held-out rows", "Noise variance of the Gaussian likelihood.")

@@ -26,7 +26,17 @@ from gppvae.data.header import checked_content
 from gppvae.data.named import aligned, framed
 from gppvae.data.run_files import model_file
 from gppvae.data.table import Rows
-from gppvae.estimator.checks import MAX_BATCH, MAX_SEED, MAX_WIDTH, choice, find_device, instance, number, whole
+from gppvae.estimator.checks import (
+    MAX_BATCH,
+    MAX_MEMBERS,
+    MAX_SEED,
+    MAX_WIDTH,
+    choice,
+    find_device,
+    instance,
+    number,
+    whole,
+)
 from gppvae.estimator.export import export_decoder, write_onnx
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.saving import check_same_likelihood, check_settings_saved, load_model
@@ -69,6 +79,7 @@ class Estimator(abc.ABC):
 
     network: str = "auto"
     width: int | None = None
+    members: int | None = None
     encoder: nn.Module | None = None
     decoder: nn.Module | None = None
     likelihood: str | dict[str, Any] | Likelihood = "gaussian"
@@ -86,6 +97,8 @@ class Estimator(abc.ABC):
         self._sees_mask = False  # whether the package's encoders see what is missing: if any training value was
         # Fitted values are declared here and set by fit() or load().
         self._chosen_batch = BATCH
+        self._chosen_width: int | None = None  # of a named network, the network's own when None
+        self._chosen_members = 1
         self.shape_: tuple[int, ...]
         self.layout_: str
         self.sample_names_: list[str] | None
@@ -166,6 +179,7 @@ class Estimator(abc.ABC):
         optional = (
             ("batch_size", 1, MAX_BATCH),
             ("width", 1, MAX_WIDTH),
+            ("members", 1, MAX_MEMBERS),
             ("patience", 0, None),
             ("validate_every", 1, None),
         )
@@ -177,6 +191,8 @@ class Estimator(abc.ABC):
             instance(name, getattr(self, name), nn.Module, "a torch.nn.Module")
         if (self.encoder is None) != (self.decoder is None):
             raise ValueError("expected encoder and decoder together, got only one of them; give both or neither")
+        if self.encoder is not None and (self.members or 1) > 1:
+            raise ValueError(f"members={self.members} needs a network by name, got your own; leave one of them out")
         if self.pixel_var is not None:
             number("pixel_var", self.pixel_var, *PIXEL_VARS, "0.01")
         if self.scale is not None:
@@ -224,8 +240,18 @@ class Estimator(abc.ABC):
         device = self._torch_device()
         return torch.device("cpu") if device.type == "mps" else device  # MPS has no float64
 
-    def _build_autoencoder(self, shape: tuple[int, ...], n_latents: int) -> Autoencoder:
-        """Networks with weights drawn from the seed (or copies of those given), on the device."""
+    @property
+    def _network_options(self) -> dict[str, Any]:
+        """Width and members of a named network, as given or as the fit chose them."""
+        return {"width": self.width or self._chosen_width, "members": self.members or self._chosen_members}
+
+    def _build_autoencoder(self, shape: tuple[int, ...], sizes: Sequence[int]) -> Autoencoder:
+        """Networks with weights drawn from the seed (or copies of those given), on the device.
+
+        Args:
+            shape: of a sample.  sizes: of the groups of latents.
+        """
+        n_latents = sum(sizes)
         likelihood = self._make_likelihood()
         likelihood.adapt(shape)
         if self.encoder is not None and self.decoder is not None:
@@ -234,8 +260,9 @@ class Estimator(abc.ABC):
             generator = torch.Generator().manual_seed(self.seed)
             numbers = likelihood.numbers_per_value
             encoder, decoder = build_networks(
-                self.network, shape, n_latents, self.width, numbers, generator, self._sees_mask
-            )
+                self.network, shape, n_latents, numbers_per_value=numbers, generator=generator,
+                masked=self._sees_mask, sizes=sizes, **self._network_options,
+            )  # fmt: skip
         encoder, decoder = encoder.eval(), decoder.eval()  # the loop switches to training mode while it trains
         check_networks(encoder, decoder, shape, n_latents, likelihood.numbers_per_value)
         return Autoencoder(encoder, decoder, likelihood).to(self._torch_device())
@@ -306,7 +333,8 @@ class Estimator(abc.ABC):
     def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Samples) -> dict[str, Any]:
         """The settings as trained, every open choice filled in, and the phases."""
         autoencoder = model.autoencoder
-        network: tuple[str, int | None] = choose_network(self.network, samples.shape, self.width)
+        options = self._network_options
+        network: tuple[str, int | None] = choose_network(self.network, samples.shape, options["width"])
         if self.encoder is not None:
             network = "your own", None
         longest = max((phase.epochs for phase in phases), default=1)
@@ -316,6 +344,7 @@ class Estimator(abc.ABC):
             "latent_dim": model.prior.n_latents,
             "network": network[0],
             "width": network[1],
+            "members": options["members"],
             "encoder": type(autoencoder.encoder).__name__,
             "decoder": type(autoencoder.decoder).__name__,
             "likelihood": autoencoder.likelihood.config(),
@@ -377,7 +406,15 @@ class Estimator(abc.ABC):
             self._sees_mask = meta["trained"]["encoder"] == MaskedEncoder.__name__
             self.resolved_, self.history_ = meta["trained"], meta["history"]
             self.fit_seconds_, self.skipped_steps_ = float(meta["fit_seconds"]), meta["skipped_steps"]
+            self._take_networks(meta["trained"])
         return self, tensors, meta
+
+    def _take_networks(self, trained: dict[str, Any]) -> None:
+        """Width and members of the networks of a saved model."""
+        if trained["width"] is not None:
+            whole("width", trained["width"], 1, MAX_WIDTH)
+        whole("members", trained["members"], 1, MAX_MEMBERS)
+        self._chosen_width, self._chosen_members = trained["width"], trained["members"]
 
     def _data_facts(self, samples: Samples, rows: Rows) -> dict[str, Any]:
         codes = {

@@ -14,6 +14,7 @@ from gppvae.data.words import reason, shown
 MAX_EPOCHS = 10**8
 MAX_BATCH = 10**9
 MAX_WIDTH = 4096  # of layers and latents; more fits no memory
+MAX_MEMBERS = 64
 MAX_SEED = 2**32 - 1
 
 

@@ -22,6 +22,8 @@ from gppvae.training.distributed import first_process
 log = logging.getLogger("gppvae")
 
 LATENTS = 64
+MEMBERS, MEMBER_LATENTS, MEMBER_WIDTH = 3, 32, 16  # of the ensemble that few images are fitted with
+LEAST_MEMBER_LATENTS = 16  # that a member needs where the number of latents is given
 FEW_ROWS = 1000  # of images: up to here training on what the other rows say is ahead, beyond it global inference
 FEW_INDUCING = 64  # inducing points that a kernel starts from
 FEW_FEATURES = 400  # H that a learned dimension is chosen for where every batch solves with H x H matrices
@@ -105,6 +107,36 @@ def _other_features(leaves: Sequence[object], own: Learned, table: Table) -> int
             distinct = len(pd.DataFrame({name: table[name] for name in leaf.columns_read}).drop_duplicates())
             sizes.append(min(distinct, leaf.max_inducing or FEW_INDUCING))
     return math.prod(sizes)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Sizes of the networks.
+
+    Attributes:
+        latents: L, where it is open.  members: of the ensemble.  width: of the layers, the network's own when None.
+    """
+
+    latents: int
+    members: int = 1
+    width: int | None = None
+
+
+def choose_networks(few_images: bool, most: int, given_latents: int | None, given_members: int | None) -> Networks:
+    """Sizes of named networks: an ensemble of small ones for few images, since its average over-fits least.
+
+    Args:
+        few_images: whether samples are images and few.  most: latents that samples can have.
+        given_latents, given_members: as the user wrote them, or None.
+    """
+    if not few_images:
+        return Networks(min(LATENTS, most), given_members or 1)
+    affordable = MEMBERS if given_latents is None else min(MEMBERS, given_latents // LEAST_MEMBER_LATENTS)
+    members = given_members or max(1, affordable)
+    if members == 1:
+        return Networks(min(LATENTS, most))
+    tell("an ensemble of %d networks, which predict by their average", members)
+    return Networks(min(MEMBER_LATENTS * members, most), members, MEMBER_WIDTH)
 
 
 def is_few(n_rows: int, shape: tuple[int, ...]) -> bool:

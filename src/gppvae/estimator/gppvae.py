@@ -106,6 +106,8 @@ class GPPVAE(Showing, Measuring):
         network: "auto", "image", "vector", "conv" (the paper's MNIST network), "wide", "faces", "mlp"; or give
             `encoder` and `decoder`.
         width: channels of every layer of a named network; its own default when None.
+        members: networks of an ensemble inside the model: each has its share of the latents and is trained to explain
+            the samples by itself, predictions are their average; chosen when None.
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y. They are copied; the fitted ones are in
             `model_.autoencoder`.
         likelihood: "gaussian", "bernoulli", "negative_binomial", "poisson" or a Likelihood (docs/likelihoods.md).
@@ -204,9 +206,10 @@ class GPPVAE(Showing, Measuring):
         held = rows_held_out(self, groups, rows_table, everything.shape, validation is not None)
         plan = plan_fit(self, groups, everything, rows_table, held)
         self._chosen_batch = plan.batch_size
+        self._chosen_width, self._chosen_members = plan.networks.width, plan.networks.members
         self.shape_ = everything.shape
         prior, phases = plan.prior.to(self._gp_device()), plan.phases
-        model = GPPriorVAE(self._build_autoencoder(everything.shape, prior.n_latents), prior)
+        model = GPPriorVAE(self._build_autoencoder(everything.shape, prior.sizes), prior)
         plan.start_networks(model.autoencoder)
         rows = prior.code(rows_table)
         prior.plan(rows, plan.batch_size)
@@ -618,8 +621,8 @@ class GPPVAE(Showing, Measuring):
             check_same_kernel(groups, trained["kernel"], path)
             restore_kernels(prior, meta["kernel"], under("prior", state))
             if encoder is None:
-                check_network_sizes(self, prior.n_latents, state)
-        autoencoder = self._build_autoencoder(self.shape_, prior.n_latents)  # may say that given networks do not fit
+                check_network_sizes(self, prior.sizes, state)
+        autoencoder = self._build_autoencoder(self.shape_, prior.sizes)  # may say that given networks do not fit
         with checked_content(file):
             model = GPPriorVAE(autoencoder, prior.to(self._gp_device()))
             load_weights(model, state, path)

@@ -14,13 +14,14 @@ from gppvae.data.arrays import Samples
 from gppvae.data.batches import derive_seed
 from gppvae.data.table import Table
 from gppvae.estimator.choices import (
-    LATENTS,
     LEAST_SIGNAL,
     SCHEDULES,
+    Networks,
     Schedule,
     choose_held_out,
     choose_inference,
     choose_learned_dims,
+    choose_networks,
     is_few,
     tell,
     written_phases,
@@ -55,13 +56,14 @@ class Plan:
     """What a fit runs.
 
     Attributes:
-        prior: bound to the table.  phases: of the training.  batch_size: B.
+        prior: bound to the table.  phases: of the training.  batch_size: B.  networks: their sizes.
         components: of the samples, where the fit starts from them.
     """
 
     prior: LatentPrior
     phases: list[Phase]
     batch_size: int
+    networks: Networks
     components: Components | None
 
     def start_networks(self, autoencoder: Autoencoder) -> None:
@@ -87,18 +89,23 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
     choose_learned_dims(kernels, table, few)
     generator = torch.Generator().manual_seed(derive_seed(estimator.seed, 1))
     LatentPrior([(kernel, size or 1) for kernel, size in groups]).bind(table, generator)
-    most = min(LATENTS, math.prod(samples.shape))
+    given = None if any(size == OPEN for _, size in groups) else sum(size for _, size in groups)
+    few_images = (
+        few and len(samples.shape) == 3 and estimator.encoder is None and estimator.network in ("auto", "image")
+    )
+    networks = choose_networks(few_images, math.prod(samples.shape), given, estimator.members)
+    most = networks.latents
     if not estimator._chooses:
         closed = [(kernel, most if size == OPEN else size) for kernel, size in groups]
         phases = estimator._phases(unexplained=any(kernel is None for kernel, _ in groups))
         if len(held):
             phases = [replace(phase, held_out=True) for phase in phases]
         alpha = estimator.alpha if estimator.alpha is not None else min(phase.kind.alpha for phase in phases)
-        return Plan(LatentPrior(closed, alpha), phases, estimator._rows_per_batch, None)
+        return Plan(LatentPrior(closed, alpha), phases, estimator._rows_per_batch, networks, None)
     components = _start(estimator._make_likelihood(), kernels, samples, table, held, generator)
     gaussian = isinstance(estimator._make_likelihood(), ScaledGaussian)
     linear = len(samples.shape) == 1 and gaussian and estimator.network in ("auto", "vector")
-    linear = linear and estimator.encoder is None
+    linear = linear and estimator.encoder is None and networks.members == 1
     if linear and components is not None:
         most = min(most, components.count(LEAST_SIGNAL))
     closed = [(kernel, most if size == OPEN else size) for kernel, size in groups]
@@ -118,7 +125,7 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
     tell("%d epochs of %d steps, batches of %d", epochs, -(-n_rows // batch_size), batch_size)
     if len(held):
         tell("%d of %d rows are held out to measure errors, then trained on as well", len(held), len(samples))
-    return Plan(LatentPrior(closed, alpha), phases, batch_size, components)
+    return Plan(LatentPrior(closed, alpha), phases, batch_size, networks, components)
 
 
 def _alpha(estimator: GPPVAE, inference: str, schedule: Schedule, linear: Components | None, n_latents: int) -> float:

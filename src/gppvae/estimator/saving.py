@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def check_settings_saved(estimator: type, given: dict[str, Any], trained: dict[s
         raise ValueError(f"settings that were trained with lack {sorted(left - set(trained))}")
 
 
-def check_network_sizes(estimator: Any, n_latents: int, tensors: dict[str, Tensor]) -> None:
+def check_network_sizes(estimator: Any, sizes: Sequence[int], tensors: dict[str, Tensor]) -> None:
     """Raise ValueError unless the networks that the settings describe have the saved sizes.
 
     On the meta device, where tensors have no memory: absurd settings then cost nothing.
@@ -116,8 +117,9 @@ def check_network_sizes(estimator: Any, n_latents: int, tensors: dict[str, Tenso
     numbers = estimator._make_likelihood().numbers_per_value
     with torch.device("meta"):
         networks = build_networks(
-            estimator.network, estimator.shape_, n_latents, estimator.width, numbers, masked=estimator._sees_mask
-        )
+            estimator.network, estimator.shape_, sum(sizes), numbers_per_value=numbers, masked=estimator._sees_mask,
+            sizes=sizes, **estimator._network_options,
+        )  # fmt: skip
     for name, network in zip(("encoder", "decoder"), networks, strict=True):
         own = {key: tuple(value.shape) for key, value in network.state_dict().items()}
         saved = {key: tuple(value.shape) for key, value in under(f"autoencoder.{name}", tensors).items()}

@@ -112,7 +112,7 @@ class VAE(Estimator):
 
     def _build(self, shape: tuple[int, ...]) -> GPPriorVAE:
         prior = LatentPrior([(None, self.latent_dim)]).to(self._gp_device())
-        return GPPriorVAE(self._build_autoencoder(shape, self.latent_dim), prior)
+        return GPPriorVAE(self._build_autoencoder(shape, [self.latent_dim]), prior)
 
     def score(self, samples: Any, y: Any = None) -> float:
         """Mean evidence lower bound per sample, in nats; higher is better."""
@@ -164,7 +164,7 @@ class VAE(Estimator):
         file, state = model_file(path), under("model", tensors)
         if encoder is None:
             with checked_content(file):
-                check_network_sizes(self, self.latent_dim, state)
+                check_network_sizes(self, [self.latent_dim], state)
         model = self._build(self.shape_)
         with checked_content(file):
             load_weights(model, state, path)

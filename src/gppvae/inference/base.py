@@ -186,8 +186,8 @@ def neg_entropy(var: Tensor) -> Tensor:
 
 
 def recon_nll(autoencoder: Autoencoder, batch: Batch, z: Tensor) -> Tensor:
-    """-log p(y | z), summed over the batch."""
-    return autoencoder.nll(batch, z).sum()
+    """-log p(y | z), summed over the batch and the members of an ensemble."""
+    return autoencoder.training_nll(batch, z).sum()
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,18 @@ class Autoencoder(nn.Module):
         """-log p(y | z) of each sample of a batch, (B,)."""
         return self.likelihood.nll(batch.y, self.decode(z, self.sizes(batch)), batch.mask)
 
+    def training_nll(self, batch: Batch, z: Tensor) -> Tensor:
+        """-log p(y | z) of each sample as networks are trained on it, (B,).
+
+        Members of an ensemble are trained as models of their own: each explains the sample by itself.
+        """
+        each = getattr(self.decoder, "each", None)
+        if each is None:
+            return self.nll(batch, z)
+        sizes, own = self.sizes(batch), each(self.for_decoder(z))
+        parts = [self.likelihood.nll(batch.y, self.likelihood.sized(out, sizes), batch.mask) for out in own]
+        return torch.stack(parts).sum(0)
+
     def reconstruct(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
         """E[y | z] at the encoder's mean."""
         size = self.likelihood.sizes(y, mask, None)

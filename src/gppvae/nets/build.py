@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from gppvae.nets.conv import ConvDecoder, ConvEncoder, scale_for_depth
 from gppvae.nets.masked import MaskedEncoder, with_mask
+from gppvae.nets.members import MemberDecoder, MemberEncoder, latents_of_members
 from gppvae.nets.mlp import LinearPlusDecoder, LinearPlusEncoder, MLPDecoder, MLPEncoder
 from gppvae.nets.shuffle import ShuffleDecoder
 
@@ -35,6 +37,8 @@ def build_networks(
     numbers_per_value: int = 1,
     generator: torch.Generator | None = None,
     masked: bool = False,
+    members: int = 1,
+    sizes: Sequence[int] | None = None,
 ) -> tuple[nn.Module, nn.Module]:
     """Encoder and decoder for samples of `shape`.
 
@@ -49,7 +53,29 @@ def build_networks(
         numbers_per_value: k, numbers per value of a sample: the decoder returns (B, k, *shape), or (B, *shape) for one.
         generator: of the weights; torch's own when None.
         masked: whether the encoder also sees which values were observed.
+        members: of an ensemble, networks side by side that share the latents (see nets/members.py).
+        sizes: of the groups of latents; one group when None.
     """
+    if members > 1:
+        positions = latents_of_members(sizes or [latent_dim], members)
+        made = [_pair(name, shape, len(own), width, numbers_per_value, generator, masked) for own in positions]
+        encoder: nn.Module = MemberEncoder([encoder for encoder, _ in made], positions)
+        decoder: nn.Module = MemberDecoder([decoder for _, decoder in made], positions)
+    else:
+        encoder, decoder = _pair(name, shape, latent_dim, width, numbers_per_value, generator, masked)
+    return (MaskedEncoder(encoder) if masked else encoder), decoder
+
+
+def _pair(
+    name: str,
+    shape: tuple[int, ...],
+    latent_dim: int,
+    width: int | None,
+    numbers_per_value: int,
+    generator: torch.Generator | None,
+    masked: bool,
+) -> tuple[nn.Module, nn.Module]:
+    """One encoder and decoder with weights drawn; arguments as in `build_networks`."""
     name, width = choose_network(name, shape, width)
     out = (numbers_per_value * shape[0], *shape[1:])
     # Weights drawn here are replaced below; the fork leaves torch's global generator as it was.
@@ -66,7 +92,7 @@ def build_networks(
         scale_for_depth(decoder.convolutions, generator)
     if numbers_per_value > 1:
         decoder = nn.Sequential(decoder, nn.Unflatten(1, (numbers_per_value, shape[0])))
-    return (MaskedEncoder(encoder) if masked else encoder), decoder
+    return encoder, decoder
 
 
 def _made(
