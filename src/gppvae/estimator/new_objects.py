@@ -16,7 +16,7 @@ from gppvae.inference.update import WeightUpdate
 from gppvae.kernels import Learned
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import IdColumn, id_columns, learned_by_column, linear_in_vectors, vector_roots
+from gppvae.models.objects import IdColumn, id_columns, learned_by_column, level_of, linear_in_vectors, vector_roots
 from gppvae.models.remainders import Remainders
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.new_blocks import change_levels, take_back
@@ -67,8 +67,7 @@ def add_objects(
             weights = _with_new_blocks(model.prior, weights, column, ids, remainders)
         _append_placeholders(column.learned, ids)
         rows = model.prior.code(new.table, new_ids=False)
-        coded = rows.columns[column.leaves[0].key]
-        owner = coded.values[coded.index] - (len(column.levels) - len(ids))
+        owner = rows.columns[column.leaves[0].key].by_row - (len(column.levels) - len(ids))
         epoch = Epoch(new.data, rows, new.batch_size, None, next(model.autoencoder.parameters()).device)
         if column.learned:
             fit = ObjectFit(model, weights, column.learned, epoch, owner, len(ids), new.of_vectors)
@@ -108,12 +107,10 @@ def _with_new_blocks(
 
 def _set_vectors(leaves: list[Learned], ids: list[str], vectors: Tensor, root: Tensor) -> None:
     """Give the last ids of a column their vectors (P, J) and covariance roots (P, J, J)."""
-    start = 0
-    for leaf in leaves:
-        part = slice(start, start + leaf.dim)
+    dims = [leaf.dim for leaf in leaves]
+    for leaf, x, own_root in zip(leaves, vectors.split(dims, 1), root.split(dims, 1), strict=True):
         leaf.drop_levels(ids)
-        leaf.add_levels(ids, vectors[:, part], root[:, part])
-        start += leaf.dim
+        leaf.add_levels(ids, x, own_root)
 
 
 def update(
@@ -133,7 +130,8 @@ def update(
     same_length(data, table)
     rows = model.prior.code(table, new_ids=False)
     epoch = Epoch(data, rows, batch_size, None, next(model.autoencoder.parameters()).device)
-    before = [(leaf, leaf.x, leaf.trained_root, leaf.added_root) for leaf in _learned(model.prior)]
+    learned = [leaf for leaf in model.prior.leaves() if isinstance(leaf, Learned)]
+    before = [(leaf, leaf.x, leaf.trained_root, leaf.added_root) for leaf in learned]
     try:
         for leaves in learned_by_column(model.prior).values():
             if linear_in_vectors(model.prior, leaves) and len(vector_roots(leaves)):
@@ -149,27 +147,20 @@ def _update_vectors(
     fitted: tuple[GPPriorVAE, LatentPosterior], leaves: list[Learned], epoch: Epoch, likelihood: Likelihood, steps: int
 ) -> None:
     """Vectors of the ids of a column given further samples of them; points stay points."""
-    column = epoch.rows.columns[leaves[0].key]
-    levels, owner = column.values[column.index].unique(return_inverse=True)
+    levels, owner = level_of(leaves, epoch.rows).unique(return_inverse=True)
     certain = ~vector_roots(leaves)[levels].flatten(1).any(1)
     known = known_vectors(leaves, levels)
     x, root = ObjectFit(*fitted, leaves, epoch, owner, len(levels), likelihood, known).run(steps)
     levels, x, root = levels[~certain], x[~certain], root[~certain]
-    start, trained = 0, levels < leaves[0].n_trained
-    for leaf in leaves:
-        part = slice(start, start + leaf.dim)
-        start += leaf.dim
+    trained, dims = levels < leaves[0].n_trained, [leaf.dim for leaf in leaves]
+    for leaf, own_x, own_root in zip(leaves, x.split(dims, 1), root.split(dims, 1), strict=True):
         vectors = leaf.x.detach().clone()
-        vectors[levels] = x[:, part]
+        vectors[levels] = own_x
         leaf.x = nn.Parameter(vectors, requires_grad=leaf.x.requires_grad)
         if trained.any():
-            leaf.trained_root = leaf.trained_root.index_copy(0, levels[trained], root[trained][:, part])
+            leaf.trained_root = leaf.trained_root.index_copy(0, levels[trained], own_root[trained])
         if not trained.all():
-            leaf.added_root = leaf.added_root.index_copy(0, levels[~trained] - leaf.n_trained, root[~trained][:, part])
-
-
-def _learned(prior: LatentPrior) -> list[Learned]:
-    return [leaf for leaves in learned_by_column(prior).values() for leaf in leaves]
+            leaf.added_root = leaf.added_root.index_copy(0, levels[~trained] - leaf.n_trained, own_root[~trained])
 
 
 def _append_placeholders(leaves: list[Learned], ids: list[str]) -> None:

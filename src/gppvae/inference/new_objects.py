@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +12,9 @@ from gppvae.kernels import Learned
 from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import Signs, expand
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import latents_by_vector, vector_roots
+from gppvae.models.objects import latents_by_vector, level_of, using_vectors, vector_roots
 from gppvae.models.refine import covariance_at
+from gppvae.prior.linalg import eye_like, inverse_root
 from gppvae.prior.posterior import LatentPosterior
 
 TRIED = 64  # vectors of trained objects that a new one may start from
@@ -42,7 +42,7 @@ def vector_prior(leaves: list[Learned], n_objects: int = 1) -> VectorPrior:
     X = trained_vectors(leaves)
     P, J = X.shape
     centred = X - X.mean(0)
-    eye = torch.eye(J, dtype=X.dtype, device=X.device)
+    eye = eye_like(X)
     covariance = centred.T @ centred / max(P - 1, 1)
     target = covariance.diagonal().mean().clamp_min(1e-6) * eye
     share = J / (P + J)
@@ -56,9 +56,8 @@ def known_vectors(leaves: list[Learned], levels: Tensor) -> VectorPrior:
     mean = torch.cat([leaf.x.detach() for leaf in leaves], dim=1)[levels]
     root = vector_roots(leaves)[levels]
     # Vectors that are points move by nothing: a small variance stands for none.
-    eye = torch.eye(root.shape[1], dtype=root.dtype, device=root.device)
-    precision = torch.cholesky_inverse(torch.linalg.cholesky(root @ root.transpose(1, 2) + 1e-10 * eye))
-    return VectorPrior(mean, precision)
+    covariance = root @ root.mT + 1e-10 * eye_like(root)
+    return VectorPrior(mean, torch.cholesky_inverse(torch.linalg.cholesky(covariance)))
 
 
 @dataclass(frozen=True)
@@ -128,22 +127,16 @@ class ObjectFit:
             now = tried.where(better, better[self.owner], now)
             damping = torch.where(better, damping / 5.0, damping * 5.0).clamp(*DAMPINGS)
         root = torch.linalg.cholesky(self._reduced(now, torch.zeros_like(damping))[0])
-        eye = torch.eye(now.x.shape[1], dtype=root.dtype, device=self.device)
-        inverse = torch.linalg.solve_triangular(root.transpose(1, 2), eye.expand_as(root), upper=True)
-        return now.x, inverse.contiguous()
+        return now.x, inverse_root(root).contiguous()
 
     @torch.no_grad()
     def _deviations(self) -> Tensor:
         """R with R R' the covariance of z at the rows when the vectors are what the prior says, (N, L, L)."""
-        rows, column = self.epoch.rows, self.epoch.rows.columns[self.leaves[0].key]
-        level = column.values[column.index]
-        with contextlib.ExitStack() as stack:
-            start = 0
-            for leaf in self.leaves:
-                x = leaf.x.detach().clone()
-                x[level] = self.of_vectors.mean[self.owner, start : start + leaf.dim]
-                stack.enter_context(leaf.using(x))
-                start += leaf.dim
+        rows, vectors = self.epoch.rows, [leaf.x.detach().clone() for leaf in self.leaves]
+        means = self.of_vectors.mean.split([leaf.dim for leaf in self.leaves], dim=1)  # (P, M) each
+        for x, mean in zip(vectors, means, strict=True):
+            x[level_of(self.leaves, rows)] = mean[self.owner]
+        with using_vectors(self.leaves, vectors):
             return torch.linalg.cholesky(covariance_at(self.model.prior, self.weights, rows))
 
     @torch.no_grad()
@@ -220,8 +213,8 @@ class ObjectFit:
         Returns also what deviations follow from: the Cholesky factors of their own curvature I + R'Lambda R, and
         R'Lambda A', (N, L, J).
         """
-        R, eye = self.R, torch.eye(self.R.shape[1], dtype=self.R.dtype, device=self.device)
-        own = eye + R.transpose(1, 2) @ at.curvature @ R
+        R = self.R
+        own = eye_like(R) + R.transpose(1, 2) @ at.curvature @ R
         own = own + torch.diag_embed(own.diagonal(dim1=1, dim2=2) * damping[self.owner, None])
         root = torch.linalg.cholesky(own)
         LA = at.curvature @ self.A.transpose(1, 2)  # (N, L, J)

@@ -25,7 +25,7 @@ from gppvae.inference.trust import HiddenValues
 from gppvae.likelihoods import Likelihood
 from gppvae.models.forward import slopes
 from gppvae.models.vae import Autoencoder
-from gppvae.prior.sites import steady_cholesky
+from gppvae.prior.linalg import inverse_root, steady_cholesky
 
 LEAST_VARIANCE = 1e-12
 STEPS = 8
@@ -115,9 +115,7 @@ class RowLatents:
                 curvature, gradient = self._expand(z)
             damping = torch.where(better[:, None, None], damping / 5.0, damping * 5.0).clamp(1e-7, 1e7)
         self.z = z
-        upper = steady_cholesky(curvature).transpose(1, 2)
-        eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
-        self.root = torch.linalg.solve_triangular(upper, eye.expand_as(upper), upper=True)
+        self.root = inverse_root(steady_cholesky(curvature))
 
     def _loss(self, z: Tensor) -> Tensor:
         """-log posterior up to a constant, (B,)."""

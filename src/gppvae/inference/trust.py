@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gppvae.prior.sites import steady_cholesky
+from gppvae.prior.linalg import steady_cholesky
 
 WEIGHTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 LEAST_HIDDEN = 30  # values, below which nothing is measured

@@ -12,7 +12,7 @@ from gppvae.data.batches import Batch, Epoch
 from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import Signs, expand
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.laplace import latents_for, without_unexplained
+from gppvae.models.laplace import along_directions, latents_for, without_unexplained
 from gppvae.prior.new_blocks import TakenIn
 from gppvae.prior.posterior import LatentPosterior, Rotated
 from gppvae.prior.sites import (
@@ -178,12 +178,10 @@ class WeightUpdate:
         around = expand(model.autoencoder, self.likelihood, batch.y, batch.mask, z, Signs.of(batch))
         curvature = without_unexplained(prior, prior.to_gp(around.curvature))
         gradient, noise = prior.to_gp(around.gradient), prior.noise_at(batch.rows)
-        nll, start, sites = float(around.nll.sum()), 0, []
-        for basis in self.bases:
-            own = slice(start, start + len(basis))
-            start += len(basis)
+        nll, sites = float(around.nll.sum()), []
+        for basis, own in zip(self.bases, prior.latent_slices, strict=True):
             slope, d = gradient[:, own] @ basis, noise[:, own]
-            along = ((curvature[:, own, own] @ basis) * basis).sum(1).clamp_min(0.0)  # (B, L_g)
+            along = along_directions(curvature[:, own, own], basis)  # (B, L_g)
             damped = slope / (1.0 + d * along)
             nll -= 0.5 * float((slope * d * damped).sum())
             sites.append(Sites(through_noise(along, d), -damped))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gppvae.prior.sites import steady_cholesky
+from gppvae.prior.linalg import steady_cholesky
 
 ROUNDS = 30
 LEAST = 1e-4  # variance of a value's noise, relative to the variance of the value

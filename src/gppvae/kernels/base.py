@@ -81,6 +81,12 @@ class Kernel(nn.Module, ABC):
         """All leaves, each once."""
         return list(dict.fromkeys(leaf for term in self.terms() for leaf in term.leaves))
 
+    def placed_terms(self) -> list[tuple[Term, slice]]:
+        """The terms, each with the columns of `features` that are its own."""
+        terms = self.terms()
+        ends = itertools.accumulate(term.rank for term in terms)
+        return [(term, slice(end - term.rank, end)) for term, end in zip(terms, ends, strict=True)]
+
     def columns(self) -> list[str]:
         """Names of the columns the kernel reads, in order of appearance."""
         return list(dict.fromkeys(name for leaf in self.leaves() for name in leaf.columns_read))
@@ -286,7 +292,7 @@ class Leaf(Kernel):
         column = rows.columns[self.key]
         if column.values.shape[0] <= column.index.shape[0]:
             return of_values(column.values).index_select(0, column.index)
-        return of_values(column.values[column.index])  # a short slice of a column with many values
+        return of_values(column.by_row)  # a short slice of a column with many values
 
     def neg_log_prior_leaf(self) -> Tensor | None:
         """Minus log prior of this leaf's own parameters; None when they have none."""

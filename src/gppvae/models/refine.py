@@ -44,14 +44,12 @@ class Normal:
 @torch.no_grad()
 def covariance_at(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Tensor:
     """Covariance of z at each row: q(B) and latent noise, (N, L, L)."""
-    cov, start = torch.diag_embed(prior.noise_at(rows).clamp_min(LEAST_VAR)), 0
-    for group, q in zip(prior.groups, weights.parts, strict=True):
-        own = slice(start, start + group.n_latents)
+    cov = torch.diag_embed(prior.noise_at(rows).clamp_min(LEAST_VAR))
+    for group, own, q in zip(prior.groups, prior.latent_slices, weights.parts, strict=True):
         cov[:, own, own] += q.covariance_at(group.features(rows))
         new = group.new_ids(rows)
         if new is not None:
             cov[:, own, own] += torch.diag_embed(new.variance().expand(-1, group.n_latents))
-        start += group.n_latents
     return cov
 
 

@@ -13,8 +13,6 @@ Source: docs/math.md, "Objects that were not in the training set".
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -24,7 +22,7 @@ from torch import Tensor
 
 from gppvae.data.table import Rows
 from gppvae.kernels import Learned
-from gppvae.models.objects import id_columns, learned_by_column
+from gppvae.models.objects import id_columns, learned_by_column, level_of, using_vectors
 from gppvae.prior.blocks import BlockFeatures
 from gppvae.prior.latent_prior import LatentGroup, LatentPrior
 from gppvae.prior.new_blocks import TAKEN, Move, TakenIn
@@ -245,16 +243,11 @@ def _taken_from(
     return found
 
 
-def level_of(leaves: list[Learned], rows: Rows) -> Tensor:
-    """Number of each row's id among the levels of a column, (N,)."""
-    column = rows.columns[leaves[0].key]
-    return column.values[column.index]
-
-
 @torch.no_grad()
 def unit_features(prior: LatentPrior, leaves: list[Learned], rows: Rows) -> Tensor:
     """Features of rows as if they showed one object, the mean one, of length 1, (N, H): their products are kappa."""
-    with _at_the_mean(leaves):
+    mean = [leaf.x.detach()[: leaf.n_trained].mean(0).expand_as(leaf.x) for leaf in leaves]
+    with using_vectors(leaves, mean):
         parts = []
         for group in (group for group in prior.groups if group.kernel is not None):
             V = group.split.features(rows) if group.split is not None else group.features(rows)
@@ -269,15 +262,6 @@ def unit_features(prior: LatentPrior, leaves: list[Learned], rows: Rows) -> Tens
 def _of_column(group: LatentGroup, leaves: list[Learned]) -> bool:
     """Whether the blocks of a group are those of the ids of these leaves."""
     return group.split is not None and group.split.key == leaves[0].key
-
-
-@contextlib.contextmanager
-def _at_the_mean(leaves: list[Learned]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for leaf in leaves:
-            x = leaf.x.detach()
-            stack.enter_context(leaf.using(x[: leaf.n_trained].mean(0).expand_as(x)))
-        yield
 
 
 def rows_to_compare(prior: LatentPrior, rows: Rows) -> dict[str, Tensor]:

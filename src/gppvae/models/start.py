@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from gppvae.data.table import Rows
 from gppvae.kernels import IdLeaf, Kernel, Learned
 from gppvae.kernels.stationary import Periodic, StationaryLeaf
+from gppvae.prior.linalg import eye_like
 
 MAX_ROWS = 512  # of the exact GP
 LEADING = 4  # components that choose the hyper-parameters
@@ -162,9 +163,8 @@ def _alike(logit: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 def _negative_log_likelihood(gram: Tensor, deltas: Tensor, scores: Tensor) -> Tensor:
     """sum_c n/2 log(z_c' S_c^-1 z_c / n) + 1/2 log|S_c| with S_c = K + delta_c I, amplitudes in closed form."""
     n = len(gram)
-    scale = gram.diagonal().mean()
-    eye = torch.eye(n, dtype=gram.dtype, device=gram.device)
-    S = gram / scale + (deltas.clamp(*DELTAS)[:, None, None] + 1e-6) * eye  # (C, n, n); amplitudes take any scale
+    scale = gram.diagonal().mean()  # amplitudes take any scale
+    S = gram / scale + (deltas.clamp(*DELTAS)[:, None, None] + 1e-6) * eye_like(gram)  # (C, n, n)
     L = torch.linalg.cholesky(S)
     half = torch.linalg.solve_triangular(L, scores.T[:, :, None], upper=False)
     quad = half.square().sum((1, 2))

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gppvae.prior.linalg import eye_like
+
 Tall = tuple[Tensor, Tensor]  # H x L numbers: shared (H0, L), and of each id (P, R, L)
 
 
@@ -37,7 +39,7 @@ class Arrowhead:
         return Arrowhead(self.shared * value, self.arms * value, self.own * value)
 
     def plus_identity(self, value: float = 1.0) -> Arrowhead:
-        return Arrowhead(self.shared + value * _eye(self.shared), self.arms, self.own + value * _eye(self.own))
+        return Arrowhead(self.shared + value * eye_like(self.shared), self.arms, self.own + value * eye_like(self.own))
 
     def times_tall(self, x: Tall) -> Tall:
         """This matrix times x, where it is zero beside its blocks."""
@@ -163,7 +165,3 @@ def arrowhead_nll(full: ArrowheadSums) -> Tensor:
 def _sum_over_ids(left: Tensor, right: Tensor) -> Tensor:
     """sum_p left_p'right_p, (P, R, A), (P, R, B) -> (A, B)."""
     return left.flatten(0, 1).mT @ right.flatten(0, 1)
-
-
-def _eye(x: Tensor) -> Tensor:
-    return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)

@@ -162,10 +162,9 @@ class BlockLayout:
 
     def __init__(self, kernel: Kernel, key: str) -> None:
         self.kernel, self.key = kernel, key
-        shared, own, start = [torch.zeros(0, dtype=torch.int64)], [], 0
-        for term in kernel.terms():
-            places = torch.arange(start, start + term.rank)
-            start += term.rank
+        shared, own = [torch.zeros(0, dtype=torch.int64)], []
+        for term, at in kernel.placed_terms():
+            places = torch.arange(at.start, at.stop)
             if self._has_block(term):
                 own.append(self._by_id(term, places))
             else:

@@ -11,6 +11,7 @@ The second is the first with no features and alpha = 1, so no formula below need
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Sequence
@@ -204,6 +205,12 @@ class LatentPrior(nn.Module):
     def n_latents(self) -> int:
         """L."""
         return sum(self.sizes)
+
+    @property
+    def latent_slices(self) -> list[slice]:
+        """Which of all latents each group has."""
+        ends = itertools.accumulate(self.sizes)
+        return [slice(end - size, end) for size, end in zip(self.sizes, ends, strict=True)]
 
     @property
     def kernels(self) -> list[Kernel]:

@@ -124,14 +124,13 @@ class Layout:
     def _order(self) -> Tensor:
         """Where each feature of `kernel.features` stands among the widened ones, (H,)."""
         assert self.kernel is not None and self._values is not None
-        found, start = [], 0
-        for term in self.kernel.terms():
+        found = []
+        for term, at in self.kernel.placed_terms():
             ranks = [leaf.rank for leaf in term.leaves]
             last = [axis for axis, leaf in enumerate(term.leaves) if leaf.key == self.split]
             first = [axis for axis in range(len(ranks)) if axis not in last]
             usual = torch.arange(term.rank).reshape(ranks).permute(first + last).flatten()
-            found.append(torch.argsort(usual) + start)
-            start += term.rank
+            found.append(torch.argsort(usual) + at.start)
         return torch.cat(found).to(self._values.device)
 
 

@@ -81,10 +81,9 @@ def change_levels(
 
 def _weights_of(kernel: Kernel, leaves: list[Categorical], ids: Tensor) -> Tensor:
     """Where the weights of some ids of a column, and those of no id of it, stand among all H."""
-    found, start = [], 0
-    for term in kernel.terms():
-        places = torch.arange(start, start + term.rank, device=ids.device).reshape([leaf.rank for leaf in term.leaves])
-        start += term.rank
+    found = []
+    for term, at in kernel.placed_terms():
+        places = torch.arange(at.start, at.stop, device=ids.device).reshape([leaf.rank for leaf in term.leaves])
         for axis, leaf in enumerate(term.leaves):
             places = places.index_select(axis, ids) if leaf in leaves else places
         found.append(places.flatten())

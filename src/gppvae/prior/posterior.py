@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gppvae.prior.arrowhead import Arrowhead, ArrowheadSums, Factor
 from gppvae.prior.blocks import BlockFeatures, Places
+from gppvae.prior.linalg import eye_like, inverse_root
 from gppvae.prior.lowrank import Assembled
 
 FACTOR_PARTS = ("own", "arms", "shared")  # of an arrowhead, in files
@@ -309,12 +310,12 @@ def condition(full: Assembled) -> SharedCovariance:
 
     Cost: O(H^3 + H^2 L).
     """
-    L_C = full.capacitance_cholesky()
-    eye = torch.eye(L_C.shape[0], dtype=L_C.dtype, device=L_C.device)
+    C = full.S + eye_like(full.S)
+    L_C = torch.linalg.cholesky(C)
     mean, logdet = torch.cholesky_solve(full.R, L_C), -2.0 * L_C.diagonal().log().sum()
     if full.T is None:
-        return SharedCovariance(mean, torch.linalg.solve_triangular(L_C.T, eye, upper=True), logdet)
-    L_T = torch.linalg.cholesky(full.S + eye + full.T / full.R.shape[1])
+        return SharedCovariance(mean, inverse_root(L_C), logdet)
+    L_T = torch.linalg.cholesky(C + full.T / full.R.shape[1])
     return SharedCovariance(mean, torch.cholesky_solve(L_T, L_C), 2.0 * (L_T.diagonal().log().sum() + logdet))
 
 

@@ -22,6 +22,7 @@ from gppvae.prior.arrowhead import Arrowhead
 from gppvae.prior.blocks import Places
 from gppvae.prior.latent_prior import LatentGroup, LatentPrior
 from gppvae.prior.layout import Layout
+from gppvae.prior.linalg import eye_like, inverse_root, steady_cholesky
 from gppvae.prior.posterior import LatentPosterior, Rotated, RotatedBlocks, RotatedCovariance, WeightPosterior
 from gppvae.prior.statistics import BlockStatistics, StatisticsSum, weighted_block_sums
 
@@ -228,7 +229,7 @@ def with_sites(weights: LatentPosterior, sums: SiteSums) -> LatentPosterior:
 def _plus_identity(S: Precisions) -> Precisions:
     """I + S_k: the precisions of N(0, I) and of what was observed."""
     if isinstance(S, Tensor):
-        return S + torch.eye(S.shape[1], dtype=S.dtype, device=S.device)
+        return S + eye_like(S)
     return [PlacedArrowhead(each.matrix.plus_identity(), each.places) for each in S]
 
 
@@ -238,26 +239,8 @@ def from_precisions(mean: Tensor, basis: Tensor, precisions: Precisions) -> Rota
         factors = tuple(each.matrix.factor() for each in precisions)
         return RotatedBlocks(mean, basis.contiguous(), factors, precisions[0].places)
     L_P = steady_cholesky(precisions)
-    eye = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
-    roots = torch.linalg.solve_triangular(L_P.transpose(1, 2), eye.expand_as(L_P), upper=True)
-    return RotatedCovariance(
-        mean, basis.contiguous(), roots.contiguous(), -2.0 * L_P.diagonal(dim1=1, dim2=2).log().sum(1)
-    )
-
-
-def steady_cholesky(precisions: Tensor) -> Tensor:
-    """Cholesky factors of (R, H, H); where rounding makes one fail, all get as little more precision as helps.
-
-    Precisions of rows may differ by more digits than float64 has; a smaller variance of what is known best is harmless.
-    """
-    size = precisions.diagonal(dim1=1, dim2=2).amax(1)[:, None]  # (R, 1)
-    for jitter in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
-        factor, failed = torch.linalg.cholesky_ex(
-            precisions + torch.diag_embed(jitter * size.expand(precisions.shape[:2]))
-        )
-        if not failed.any():
-            return factor
-    return torch.linalg.cholesky(precisions)  # raises with a reason
+    logdets = -2.0 * L_P.diagonal(dim1=1, dim2=2).log().sum(1)
+    return RotatedCovariance(mean, basis.contiguous(), inverse_root(L_P).contiguous(), logdets)
 
 
 def precisions_of(part: WeightPosterior, blocks: Tensor | None = None) -> Precisions:
@@ -272,8 +255,7 @@ def precisions_of(part: WeightPosterior, blocks: Tensor | None = None) -> Precis
         return [PlacedArrowhead(C.only(blocks).matrix(), part.places.only(blocks)) for C in part.factors]
     if not isinstance(part, RotatedCovariance):
         raise ValueError("expected variances measured at the end of a fit, got none; fit again to update this model")
-    eye = torch.eye(part.roots.shape[1], dtype=part.roots.dtype, device=part.roots.device)
-    inverse = torch.linalg.solve_triangular(part.roots, eye.expand_as(part.roots), upper=True)
+    inverse = inverse_root(part.roots.mT)
     return inverse.transpose(1, 2) @ inverse
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from gppvae.prior.arrowhead import Arrowhead, ArrowheadSums
 from gppvae.prior.blocks import BlockFeatures
 from gppvae.prior.layout import GroupedRows
+from gppvae.prior.linalg import eye_like
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class BlockStatistics(Statistics):
 def _eliminated(own: Tensor, H0: int, L: int) -> Tensor:
     """sum_p S_p'C_p^-1 [S_p, R_p], (H0, H0 + L)."""
     R = own.shape[1]
-    C = own[:, :, :R] + torch.eye(R, dtype=own.dtype, device=own.device)
+    C = own[:, :, :R] + eye_like(own[:, :, :R])
     right = own[:, :, R : R + H0 + L]  # arms and R_p, side by side
     solved = torch.cholesky_solve(right, torch.linalg.cholesky(C))
     return right[:, :, :H0].flatten(0, 1).mT @ solved.flatten(0, 1)
