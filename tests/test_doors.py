@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from gppvae import GPPVAE, VAE, IdLeaf, InducingLeaf, Inference, Likelihood, LossTerms, NumericLeaf, Phase
 from gppvae.cli import app
 from gppvae.data.batches import Epoch
-from gppvae.estimator.described import column_rows, kernel_rows
+from gppvae.estimator.kernel_summary import column_rows, kernel_rows
 from gppvae.inference import INFERENCES, Minibatch, draw, neg_entropy, recon_nll
 from gppvae.kernels import Kernel
 from gppvae.likelihoods import Gaussian, Perceptual, ScaledGaussian

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from gppvae.bench import dlpfc, etth1, health, physionet, pypots, tasks, windows
 from gppvae.bench import run as bench_run
-from gppvae.bench.measure import measured
 from gppvae.bench.page import NOT_RUN, filled, table, write
+from gppvae.bench.scores import measured
 from gppvae.bench.task import ARI, DEVIANCE, MAE, Beside, Question, Target, Task, adjusted_rand, error_of
 from gppvae.bench.windows import Windows, ask_hidden, hidden_question, interpolated, last_value
 from gppvae.cli import app

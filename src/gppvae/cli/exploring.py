@@ -11,7 +11,7 @@ import typer
 from gppvae.cli.errors import one_sentence
 from gppvae.cli.inputs import fit_data
 from gppvae.cli.options import OUTPUT, Run, SampleOptions, Shown, ValidationOptions, option_in, with_options
-from gppvae.cli.show import answer
+from gppvae.cli.output import answer
 
 TABLE_HELP = "Training table; without samples it only shows which rows were measured."
 

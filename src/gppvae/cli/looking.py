@@ -11,7 +11,7 @@ import typer
 from gppvae.cli.errors import one_sentence
 from gppvae.cli.inputs import fit_data
 from gppvae.cli.options import Run, SampleOptions, Shown, ValidationOptions, with_options
-from gppvae.cli.show import answer, print_pairs
+from gppvae.cli.output import answer, print_pairs
 
 
 @with_options

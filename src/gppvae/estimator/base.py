@@ -27,11 +27,11 @@ from gppvae.data.named import aligned, framed
 from gppvae.data.run_files import model_file
 from gppvae.data.table import Rows
 from gppvae.estimator.checks import MAX_BATCH, MAX_SEED, MAX_WIDTH, choice, find_device, instance, number, whole
+from gppvae.estimator.display import estimator_html, fitted_text
 from gppvae.estimator.export import export_decoder, write_onnx
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.saving import check_same_likelihood, check_settings_saved, load_model
 from gppvae.estimator.settings import WRITES_PHASES, arguments, ask_again, own_parts, settings_of
-from gppvae.estimator.shown import estimator_html, fitted_text
 from gppvae.estimator.sizes import measure_sizes
 from gppvae.inference.phase import Phase
 from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian, make_likelihood

@@ -33,14 +33,15 @@ from gppvae.estimator.checks import (
 from gppvae.estimator.choices import PATIENCE, TOLERANCE
 from gppvae.estimator.comparison import Comparison
 from gppvae.estimator.cost import tell_carried, tell_cost
-from gppvae.estimator.described import described
 from gppvae.estimator.explain import ROWS, explain
 from gppvae.estimator.explanation import Explanation
 from gppvae.estimator.impute import Imputation
+from gppvae.estimator.kernel_summary import described
 from gppvae.estimator.measuring import Measuring, releasing
 from gppvae.estimator.new_objects import add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.plan import plan_fit, rows_held_out
+from gppvae.estimator.plotting import Plotting
 from gppvae.estimator.prediction import Calibration, Prediction, mean_and_std
 from gppvae.estimator.saving import (
     check_network_sizes,
@@ -62,12 +63,11 @@ from gppvae.estimator.settings import (
     group_texts,
     latent_groups,
 )
-from gppvae.estimator.showing import Showing
 from gppvae.estimator.validation import known_rows, same_length, validator
 from gppvae.estimator.with_anndata import fit_anndata
 from gppvae.inference import Inference, find_inference
+from gppvae.inference.observation_weight import Trust
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
-from gppvae.inference.trust import Trust
 from gppvae.kernels import Kernel
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
@@ -95,7 +95,7 @@ KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
 @dataclass(eq=False, repr=False)
-class GPPVAE(Showing, Measuring):
+class GPPVAE(Plotting, Measuring):
     """Gaussian process prior VAE: z = f(row) + noise with f ~ GP(0, kernel), y = decoder(z) + noise.
 
     Args:

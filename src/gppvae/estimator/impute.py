@@ -13,11 +13,11 @@ from gppvae.data.arrays import Samples, to_input_layout
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.outputs import Folder, Outputs
+from gppvae.inference.observation_weight import Trust, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.row_latents import STEPS, Observed, RowLatents
-from gppvae.inference.trust import Trust, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.value_noise import MAX_VALUES, noise_covariance, rows_enough
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
-from gppvae.models.forward import slopes
+from gppvae.models.curvature import slopes
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import latents_at
 from gppvae.prior.posterior import LatentPosterior

@@ -27,7 +27,7 @@ from gppvae.estimator.new_objects import NewSamples
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate
 from gppvae.estimator.saving import check_value_noise
 from gppvae.estimator.validation import same_length, squared_errors
-from gppvae.inference.trust import Trust
+from gppvae.inference.observation_weight import Trust
 from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import laplace_posterior

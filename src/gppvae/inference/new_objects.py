@@ -10,7 +10,7 @@ from torch import Tensor
 from gppvae.data.batches import Batch, Epoch
 from gppvae.kernels import Learned
 from gppvae.likelihoods import Likelihood
-from gppvae.models.curvature import Signs, expand
+from gppvae.models.curvature import expand
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import latents_by_vector, level_of, using_vectors, vector_roots
 from gppvae.models.refine import covariance_at
@@ -202,7 +202,7 @@ class ObjectFit:
         for batch in self.epoch:
             z, index = self._latents(x, u, batch), batch.index.to(self.device)
             autoencoder = self.model.autoencoder.with_sizes_of(batch)
-            found = expand(autoencoder, self.likelihood, batch.y, batch.mask, z, Signs.of(batch))
+            found = expand(autoencoder, self.likelihood, batch, z)
             loss = loss.index_add(0, self.owner[index], gp(found.nll))
             gradient[index], curvature[index] = gp(found.gradient), gp(found.curvature)
         return _State(x, u, loss, gradient, curvature)

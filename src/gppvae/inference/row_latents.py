@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gppvae.inference.trust import HiddenValues
+from gppvae.inference.observation_weight import HiddenValues
 from gppvae.likelihoods import Likelihood
-from gppvae.models.forward import slopes
+from gppvae.models.curvature import slopes
 from gppvae.models.vae import Autoencoder
 from gppvae.prior.linalg import inverse_root, steady_cholesky
 
@@ -68,7 +68,7 @@ class RowLatents:
         known: what was observed.
         noise: Psi, (K, K) float64, of vectors; None where the likelihood's own variances are all there is.
         starts: latents to start from, (B, L) each; every row takes the best of them.
-        weight: of the observed values against the GP's prediction (trust.py).
+        weight: of the observed values against the GP's prediction (observation_weight.py).
         steps: Gauss-Newton steps.
     Cost: per step L forward-mode passes of the decoder, and O(B L^2 (K + L)); with Psi O(B K^2 (K + L)) as well.
     """

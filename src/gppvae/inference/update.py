@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
 from gppvae.likelihoods import Likelihood
-from gppvae.models.curvature import Signs, expand
+from gppvae.models.curvature import expand
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import along_directions, latents_for, without_unexplained
 from gppvae.prior.new_blocks import TakenIn
@@ -175,7 +175,7 @@ class WeightUpdate:
         """-log p(y | f) of a batch, and its sites."""
         model, prior = self.model, self.model.prior
         z = latents_for(model, means, batch)
-        around = expand(model.autoencoder, self.likelihood, batch.y, batch.mask, z, Signs.of(batch))
+        around = expand(model.autoencoder, self.likelihood, batch, z)
         curvature = without_unexplained(prior, prior.to_gp(around.curvature))
         gradient, noise = prior.to_gp(around.gradient), prior.noise_at(batch.rows)
         nll, sites = float(around.nll.sum()), []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,9 +10,8 @@ from torch import Tensor
 
 from gppvae.data.batches import Batch
 from gppvae.data.table import Rows
-from gppvae.models.curvature import EXACT_LATENTS, Expansion, Signs, expand
+from gppvae.models.curvature import EXACT_LATENTS, Expansion, expand
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.newton import Quadratic, levenberg_marquardt
 from gppvae.models.objects import vector_covariance
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
@@ -19,6 +19,11 @@ from gppvae.prior.posterior import LatentPosterior
 STEPS = 6
 PAIRS = 4  # of antithetic draws
 LEAST_VAR = 1e-10
+DAMPING_STEP = 5.0  # factor on the damping after a step: up where it failed, down where it helped
+DAMPINGS = (1e-7, 1e7)
+START_DAMPING = 1e-3
+CONVERGED = 1e-4  # a step that promises less than that lowers no loss worth its cost
+ROUNDING = 1e-6  # nor one that promises less than this share: losses of float32 networks have no more digits
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,47 @@ class Normal:
         spread = torch.linalg.solve_triangular(root, own, upper=False)
         quad = shift.square().sum((1, 2)) + spread.square().sum((1, 2)) - self.mean.shape[1]
         return 0.5 * quad + (root.diagonal(dim1=1, dim2=2).log() - own.diagonal(dim1=1, dim2=2).log()).sum(1)
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """A loss around points, problem by problem: value (P,), gradient (P, J), positive definite curvature (P, J, J)."""
+
+    loss: Tensor
+    gradient: Tensor
+    curvature: Tensor
+
+    def where(self, chosen: Tensor, other: Quadratic) -> Quadratic:
+        """These problems where `chosen` (P,) is True, those of the other elsewhere."""
+        return Quadratic(
+            torch.where(chosen, self.loss, other.loss),
+            torch.where(chosen[:, None], self.gradient, other.gradient),
+            torch.where(chosen[:, None, None], self.curvature, other.curvature),
+        )
+
+
+@torch.no_grad()
+def levenberg_marquardt(expand: Callable[[Tensor], Quadratic], x: Tensor, steps: int) -> tuple[Tensor, Quadratic]:
+    """Minimise from x (P, J). A problem whose step does not lower its true loss stays, and tries a shorter one.
+
+    Args:
+        expand: the losses around points.
+    """
+    at = expand(x)
+    damping = torch.full((len(x), 1, 1), START_DAMPING, dtype=x.dtype, device=x.device)
+    for _ in range(steps):
+        scale = torch.diag_embed(at.curvature.diagonal(dim1=1, dim2=2))
+        step = torch.linalg.solve(at.curvature + damping * scale, at.gradient.unsqueeze(2)).squeeze(2)
+        promised = 0.5 * (step * at.gradient).sum(1)
+        if not (promised > CONVERGED + ROUNDING * at.loss.abs()).any():
+            break
+        tried_x = x - step
+        tried = expand(tried_x)
+        better = tried.loss < at.loss  # False where it is NaN
+        x = torch.where(better[:, None], tried_x, x)
+        at = tried.where(better, at)
+        damping = torch.where(better[:, None, None], damping / DAMPING_STEP, damping * DAMPING_STEP).clamp(*DAMPINGS)
+    return x, at
 
 
 @torch.no_grad()
@@ -84,7 +130,7 @@ class RowFit:
     def expand(self, z: Tensor) -> Expansion:
         """-log p(y | z) around z; the same random directions each time."""
         likelihood = self.autoencoder.likelihood.values
-        found = expand(self.autoencoder, likelihood, self.batch.y, self.batch.mask, z, Signs.of(self.batch))
+        found = expand(self.autoencoder, likelihood, self.batch, z)
         return Expansion(*map(self.to_gp, (found.nll, found.gradient, found.curvature)))
 
     def quadratic(self, z: Tensor) -> Quadratic:
