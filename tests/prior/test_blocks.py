@@ -343,7 +343,7 @@ def test_sites_give_the_dense_covariances() -> None:
         features = group.features(rows)
         torch.testing.assert_close(q.covariance_at(features), want, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(q.var_at(features), want.diagonal(dim1=1, dim2=2), rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(sums.pulls()[0], V.T @ pull)
+        torch.testing.assert_close(sums.totals()[0][1], V.T @ pull)
         kl = sum(oracles.gaussian_kl(m.numpy(), S.numpy()) for m, S in zip((mean @ basis).T, Sigma, strict=True))
         np.testing.assert_allclose(q.kl().item(), kl, rtol=1e-9)
         x = torch.from_numpy(rng.normal(size=(group.rank, 2)))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Batch, Epoch
+from gppvae.data.world import World
 from gppvae.inference.phase import Budget, Phase
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
@@ -53,7 +54,7 @@ class LossTerms:
 
     def backward(self) -> None:
         """Gradients of the bound per sample, in one pass. Terms may live on different devices."""
-        back_propagate(*(term / self.n for term in self._terms()))
+        back_propagate(*(getattr(self, name) / self.n for name in TERMS))
 
     def waiting_for(self, *groups: str) -> LossTerms:
         """The same terms; these groups of parameters keep their gradients and do not step yet."""
@@ -66,9 +67,6 @@ class LossTerms:
     def named(self) -> dict[str, Tensor]:
         """Values by name, detached, for the log."""
         return {name: getattr(self, name).detach().clone() for name in TERMS}
-
-    def _terms(self) -> list[Tensor]:
-        return [getattr(self, name) for name in TERMS]
 
 
 TERMS = tuple(field.name for field in fields(LossTerms))[:4]
@@ -170,8 +168,14 @@ def sum_rows(epoch: Epoch, part: Callable[[Batch], Sums]) -> Sums:
     totals = StatisticsSum()
     for batch in epoch:
         totals.add(part(batch))
-    epoch.world.sum_([tensor for sums in totals.value for tensor in sums.tensors()])
-    return totals.value
+    return over_processes(totals.value, epoch.world)
+
+
+def over_processes(parts: Sums, world: World) -> Sums:
+    """Sums over the rows of all processes, from those over the rows of each."""
+    totals = [sums.whole() for sums in parts]
+    world.sum_([tensor for sums in totals for tensor in sums.tensors()])
+    return totals
 
 
 def draw(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
-from gppvae.inference.base import Inference, LossTerms, back_propagate, neg_entropy
+from gppvae.inference.base import Inference, LossTerms, back_propagate, neg_entropy, over_processes
 from gppvae.inference.exact import pull_back
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import LatentPosterior
@@ -50,8 +50,8 @@ class FixedLatents(Inference):
         with torch.no_grad():
             for chunk in chunks:
                 totals.add(self._statistics(chunk))
-        epoch.world.sum_([tensor for sums in totals.value for tensor in sums.tensors()])
-        gp_nll, penalty, pull = pull_back(self.model.prior, totals.value, epoch.n_rows, epoch.world)
+        everywhere = over_processes(totals.value, epoch.world)
+        gp_nll, penalty, pull = pull_back(self.model.prior, everywhere, epoch.n_rows, epoch.world)
         for chunk in chunks:
             back_propagate(pull.dot(self._statistics(chunk)))
         yield LossTerms(mean.new_zeros(()), gp_nll, neg_entropy(var), penalty, n=epoch.n_rows)

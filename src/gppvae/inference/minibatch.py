@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from gppvae.data.batches import Epoch
-from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon_nll, sum_rows
+from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, over_processes, recon_nll, sum_rows
 from gppvae.inference.running import RunningSums, add
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import LatentPosterior
@@ -68,7 +68,5 @@ class Minibatch(Inference):
     def _take_over(self, recent: Sums, epoch: Epoch) -> Sums:
         """Add what all processes saw since q(B) was last conditioned; nothing is recent then."""
         if recent:
-            recent = [sums.whole() for sums in recent]
-            epoch.world.sum_([tensor for sums in recent for tensor in sums.tensors()])
-            self.running.add(recent)
+            self.running.add(over_processes(recent, epoch.world))
         return []

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
-from gppvae.inference.base import Inference, LossTerms, draw, recon_nll, sum_rows, with_unexplained
+from gppvae.inference.base import Inference, LossTerms, draw, over_processes, recon_nll, sum_rows, with_unexplained
 from gppvae.inference.phase import Budget, Phase
 from gppvae.inference.running import KeptSums, RunningSums, add
 from gppvae.models.gppvae import GPPriorVAE
@@ -115,9 +115,7 @@ class PosteriorCoding(Inference):
         """Add what all processes saw since q(B) was last conditioned."""
         if not recent:
             return
-        recent = [sums.whole() for sums in recent]
-        epoch.world.sum_([tensor for sums in recent for tensor in sums.tensors()])
-        observed, wanted = _halves(recent)
+        observed, wanted = _halves(over_processes(recent, epoch.world))
         self.running.add(observed)
         n_rows = self.running.n_rows
         if self.wanted.n_rows < n_rows and wanted[0].sums[3] < n_rows:  # all rows at once stand for themselves alone

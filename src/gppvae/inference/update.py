@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from dataclasses import dataclass
 
 import torch
@@ -102,8 +103,8 @@ class WeightUpdate:
                 break
         self.ended = at.sites, pulled
         parts = []
-        found = zip(self.before.parts, means, self.known, at.sums.precisions(), self.blocks, strict=True)
-        for part, mean, known, S, blocks in found:
+        found = zip(self.before.parts, means, self.known, at.sums.totals(), self.blocks, strict=True)
+        for part, mean, known, (S, _), blocks in found:
             if known is None:
                 parts.append(part)
                 continue
@@ -140,15 +141,15 @@ class WeightUpdate:
     def _step(self, means: list[Tensor], sums: SiteSums) -> list[Tensor]:
         """The Gauss-Newton step of each group's mean, (H, L)."""
         steps = []
-        parts = zip(self.before.parts, means, self.bases, self.known, sums.precisions(), sums.pulls(), strict=True)
-        for part, mean, basis, known, S, pull in parts:
+        parts = zip(self.before.parts, means, self.bases, self.known, sums.totals(), strict=True)
+        for part, mean, basis, known, (S, pull) in parts:
             if known is None:
                 steps.append(torch.zeros_like(mean))
                 continue
             shift, found = (mean - part.mean) @ basis, torch.zeros_like(mean)
             for along, k, own in _runs(mean.shape[1], len(known), len(S)):
                 right = pull[:, along] - known[k] @ shift[:, along]
-                found[:, along] = solved(known[k] + S[own], right)
+                found[:, along] = solved(operator.add(known[k], S[own]), right)
             steps.append(found @ basis.T)
         return steps
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -39,10 +38,12 @@ class StationaryLeaf(InducingLeaf):
 
     Attributes:
         series_type: the kind of series this kernel has over one column, if any.
+        nu: smoothness, of a Matern kernel; None for other kernels.
         series: the one in use; None with inducing points.
     """
 
     series_type: type[Series] | None = None
+    nu: float | None = None
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class StationaryLeaf(InducingLeaf):
 
     def choose_inducing(self, values: np.ndarray, distinct: np.ndarray) -> None:
         if self.starts_at_spread:
-            self.start_lengthscale(values)
+            self.base.lengthscale = torch.from_numpy(self.spread(values))  # of each column
         self.series = self._choose_series(distinct)
         if self.series is not None:
             self.complete, self.inducing = False, self.inducing[:0]
@@ -108,10 +109,6 @@ class StationaryLeaf(InducingLeaf):
         self.starts_at_spread = False
         super().choose_inducing_again(table)
 
-    def start_lengthscale(self, values: np.ndarray) -> None:
-        """Start each column's length scale at its spread in the training table."""
-        self.base.lengthscale = torch.from_numpy(self.spread(values))
-
     def _choose_series(self, distinct: np.ndarray, most: int | None = None) -> Series | None:
         """The series that was asked for, or that needs fewer features than inducing points would.
 
@@ -132,13 +129,15 @@ class StationaryLeaf(InducingLeaf):
             return series
         return replace(series, n=most) if asked else None
 
-    @abstractmethod
     def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> Series | None:
         """The series for these values (D, 1) and length scales; None for a kernel that has none.
 
         Args:
             most: functions beyond which it is of no use how many there would be.
         """
+        if self.series_type is not Sines:
+            return None
+        return plan_sines(distinct.min(), distinct.max(), shortest, longest, self.nu, self.reach())
 
     def reach(self) -> float:
         """The distance at which k falls to LOST, in length scales; for one column."""
@@ -211,9 +210,6 @@ class RBF(StationaryLeaf):
         base = gpytorch.kernels.RBFKernel(ard_num_dims=len(columns) or None)
         super().__init__(columns, base, lengthscale, fixed, max_inducing, jitter, basis)
 
-    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> Sines:
-        return plan_sines(distinct.min(), distinct.max(), shortest, longest, None, self.reach())
-
 
 class Matern(StationaryLeaf):
     """Matern: rougher functions, differentiable once for nu = 1.5 and twice for nu = 2.5.
@@ -258,9 +254,6 @@ class Matern(StationaryLeaf):
         super().__init__(columns, base, lengthscale, fixed, max_inducing, jitter, basis)
         self.nu = float(nu)
 
-    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> Sines:
-        return plan_sines(distinct.min(), distinct.max(), shortest, longest, self.nu, self.reach())
-
 
 class RationalQuadratic(StationaryLeaf):
     """A mixture of squared exponentials of many length scales.
@@ -298,9 +291,6 @@ class RationalQuadratic(StationaryLeaf):
         base = gpytorch.kernels.RQKernel(ard_num_dims=len(columns) or None)
         super().__init__(columns, base, lengthscale, fixed, max_inducing, jitter, basis)
         self.set_hyperparameter("alpha", alpha)
-
-    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> None:
-        return None
 
 
 class Periodic(StationaryLeaf):

@@ -84,12 +84,7 @@ class Kept:
         return basis(kappa) @ self.shared[1:]
 
     def tensors(self) -> dict[str, Tensor]:
-        return {
-            "features": self.features,
-            "coefficients": self.coefficients,
-            "shared": self.shared,
-            "inverse": self.inverse,
-        }
+        return dict(vars(self))
 
 
 @dataclass

@@ -155,13 +155,9 @@ class SiteSums:
         """What processes add up."""
         return [tensor for sums in self._sums for tensor in sums.tensors()]
 
-    def precisions(self) -> list[Precisions]:
-        """Per group sum_n precision v v', K of them."""
-        return [sums.wide()[0] for sums in self._sums]
-
-    def pulls(self) -> list[Tensor]:
-        """Per group sum_n v pull', (H, L)."""
-        return [sums.wide()[1] for sums in self._sums]
+    def totals(self) -> list[tuple[Precisions, Tensor]]:
+        """Per group the K matrices sum_n precision v v', and sum_n v pull', (H, L)."""
+        return [sums.wide() for sums in self._sums]
 
 
 class _DenseSites:
@@ -218,7 +214,7 @@ class _BlockSites:
 def with_sites(weights: LatentPosterior, sums: SiteSums) -> LatentPosterior:
     """The same means with the covariances that the sites give, from the prior N(0, I). Cost O(R H^3) per group."""
     parts: list[WeightPosterior] = []
-    for group, part, basis, S in zip(sums.prior.groups, weights.parts, sums.bases, sums.precisions(), strict=True):
+    for group, part, basis, (S, _) in zip(sums.prior.groups, weights.parts, sums.bases, sums.totals(), strict=True):
         if group.kernel is None:
             parts.append(part)
             continue
