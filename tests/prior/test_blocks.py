@@ -236,9 +236,7 @@ def test_new_ids_are_told_and_only_where_they_have_nothing_but_a_block(caplog: p
     known, new = columns(), columns(5, seed=5, first=5)
     rows = bound("Categorical(id) * RBF(age)", known).code(Table(new))
     assert len(rows.columns["id (id)"].values) > P
-    assert "ids of column 'id' were not in the training set: what Categorical('id') says of them is its prior" in (
-        caplog.text
-    )
+    assert "ids of column 'id' were not in the training set: Categorical('id') gives them its prior" in (caplog.text)
     for text in ("Categorical(id) + Learned(id, 2) * RBF(age)", "FreeForm(id) + Categorical(id)", "Learned(id, 2)"):
         with pytest.raises(ValueError, match="column 'id' must hold ids known from training"):
             bound(text, known).code(Table(new))

@@ -1,4 +1,4 @@
-"""The small interface that every way of fitting shares, and the pieces of their bounds."""
+"""The interface of all inferences, and the terms that their bounds share."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ class Inference(nn.Module, abc.ABC):
         sweeps: passes over the data per epoch, for the progress bar.
         conditions: whether a phase of it ends with a q(B) of its own.
         follows: whether it needs the q(B) of a phase before it.
-        trains_encoder: whether encodings mean something after it.
+        trains_encoder: whether the encoder is trained.
         validated_by: "prediction", "reconstruction" or None; predictions fall back on reconstructions at unknown ids.
         alpha: latent noise variance that a fit starts from.
-        identifies_noise: whether its bound says how large the latent noise is. It does not where q(eta) = p(eta): then
-            only the reconstruction sees it, and wants none.
+        identifies_noise: whether its bound identifies the latent noise variance. It does not where q(eta) = p(eta):
+            then only the reconstruction term depends on it, and favours zero.
 
     Example:
         >>> from gppvae import Inference
@@ -130,7 +130,7 @@ class Inference(nn.Module, abc.ABC):
         return [*budget.warm_up(), *budget.joint(cls)]
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw what is random in the parameters; called once, before anything else."""
+        """Draw random initial values of the parameters; called once, before anything else."""
         return None
 
     def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
@@ -151,14 +151,14 @@ class Inference(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def weights(self, epoch: Epoch) -> LatentPosterior | None:
-        """q(B) for predictions, None when the model has no GP; by default given what the encoder says of all rows."""
+        """q(B) for predictions, None when the model has no GP; by default conditioned on the encoder's q(z | y)."""
         prior, encode = self.model.prior, self.model.autoencoder.encode
         totals = sum_rows(epoch, lambda batch: prior.statistics(batch.rows, *encode(batch.y, batch.mask)))
         return prior.posterior(totals)
 
 
 def back_propagate(*losses: Tensor) -> None:
-    """One backward pass from all losses that depend on something that is trained."""
+    """One backward pass from all losses that depend on a trained parameter."""
     torch.autograd.backward([loss for loss in losses if loss.requires_grad])
 
 

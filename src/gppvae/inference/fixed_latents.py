@@ -21,8 +21,8 @@ CHUNK_ROWS = 8192
 class FixedLatents(Inference):
     """Exact gradient of the expected GP term with respect to the prior's parameters, one step per epoch.
 
-    No network runs after the first pass, so an epoch costs O(N M (2M + L) + H^3). Memory: the encoder
-    outputs of the rows that this process sees, 2 N L numbers in all; no other inference keeps latents.
+    No network runs after the first pass, so an epoch costs O(N M (2M + L) + H^3). Memory: the encoder outputs of the
+    rows of this process, 2 N L numbers over all processes.
     """
 
     name = "fixed"
@@ -44,7 +44,7 @@ class FixedLatents(Inference):
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         assert self._encoded is not None, "start() comes before steps()"
         _, mean, var = self._encoded
-        # One chunk at least: a process without rows still takes part in every sum.
+        # At least one chunk: a process without rows still takes part in every sum.
         chunks = [slice(start, start + CHUNK_ROWS) for start in range(0, max(len(mean), 1), CHUNK_ROWS)]
         totals = StatisticsSum()
         with torch.no_grad():

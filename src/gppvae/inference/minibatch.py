@@ -66,7 +66,7 @@ class Minibatch(Inference):
         self.running.end_epoch()
 
     def _take_over(self, recent: Sums, epoch: Epoch) -> Sums:
-        """Add what all processes saw since q(B) was last conditioned; nothing is recent then."""
+        """Add the statistics of all processes since q(B) was last conditioned; returns the empty list to go on with."""
         if recent:
             self.running.add(over_processes(recent, epoch.world))
         return []

@@ -51,13 +51,13 @@ class WeightUpdate:
 
     the latent noise between f and z integrated out to second order. A step solves (P_k + S_k) s_k = -gradient_k with
     S_k the sum of the sites; one that does not lower the loss is halved. With a linear decoder and one noise level the
-    first step is the exact posterior. Where ids have blocks of weights, only those of the samples' ids are looked at,
-    all others integrated out; in the end these follow the shared weights.
+    first step is the exact posterior. With per-id blocks, only those of the samples' ids are updated, all others being
+    integrated out; at the end the means of the others follow the shared weights.
     Source: docs/math.md, "A posterior from sites".
 
     Args:
         model: fitted.  weights: q(B) made from sites.  epoch: the further samples.  likelihood: of them.
-    Cost: per step about min(L, 16) passes of the decoder over the samples, O(K H^3), H the weights that they see.
+    Cost: per step about min(L, 16) passes of the decoder over the samples, O(K H^3), H the weights that are updated.
     """
 
     def __init__(self, model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch, likelihood: Likelihood) -> None:
@@ -83,7 +83,7 @@ class WeightUpdate:
 
     @torch.no_grad()
     def run(self, steps: int) -> LatentPosterior:
-        """q(B) given what it was given before, and the further samples."""
+        """q(B) given the former data and the further samples."""
         means = self.before.means
         at = self._around(means)
         pulled = [torch.zeros_like(own.precision) for own in at.sites]
@@ -127,7 +127,7 @@ class WeightUpdate:
 
     @torch.no_grad()
     def taken_in(self, weights: LatentPosterior, picked: list[Tensor]) -> list[list[TakenIn | None]]:
-        """What sets of rows, (n,) each, gave to the weights of every group when `run` returned this q(B)."""
+        """The sites of sets of rows, (n,) each, that `run` added to this q(B); one entry per group of latents."""
         found: list[list[TakenIn | None]] = [[] for _ in picked]
         for group, part, sites, pulled in zip(self.model.prior.groups, weights.parts, *self.ended, strict=True):
             for own, rows_of in zip(found, picked, strict=True):
@@ -190,7 +190,7 @@ class WeightUpdate:
 
 
 def _runs(n_latents: int, one: int, other: int) -> list[tuple[slice, int, int]]:
-    """Directions next to each other that share a covariance in both of two numbers of covariances, and which."""
+    """Runs of adjacent directions that share a covariance under two numbers of covariances, and which ones."""
     pairs = list(zip(shared_by(n_latents, one), shared_by(n_latents, other), strict=True))
     found, start = [], 0
     for (k, own), run in itertools.groupby(pairs):

@@ -1,4 +1,4 @@
-"""What a sample says of its latents near a point: slope and curvature of -log p(y | decoder(z))."""
+"""The likelihood of a sample as a function of its latents: slope and curvature of -log p(y | decoder(z))."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gppvae.likelihoods import Likelihood
 from gppvae.models.vae import Autoencoder
 
 LEAST_VARIANCE = 1e-12
-EXACT_LATENTS = 16  # up to so many latents every column of the Jacobian is computed
+EXACT_LATENTS = 16  # number of latents up to which every column of the Jacobian is computed
 PROBES = 16  # random directions of the samples otherwise
 
-# torch keeps the level of forward-mode derivatives for the whole process: threads must take turns.
+# The level of forward-mode derivatives is global to the process in torch, so threads must take turns.
 _one_at_a_time = threading.Lock()
 
 
@@ -45,7 +45,7 @@ class Signs:
         return cls(batch.seed, batch.total, batch.start)
 
     def draw(self, like: Tensor) -> Tensor:
-        """As many signs as `like` has entries, other ones each time."""
+        """Random signs in the shape of `like`, new ones at every call."""
         whole = torch.randint(0, 2, (self._total, *like.shape[1:]), generator=self._generator)
         return whole[self._start : self._start + len(like)].to(like) * 2.0 - 1.0
 

@@ -1,8 +1,8 @@
-"""The posterior after a fit: variances of q(B) and of the objects' vectors from what rows say through the decoder.
+"""The posterior after a fit: variances of q(B) and of the objects' vectors from the likelihood of all rows.
 
-An inference leaves means that predict well, and variances that are those of its own approximation. Here the variances
-are replaced by those of the decoder's linear expansion at the means: the prior's where nothing was observed, the exact
-posterior's where the decoder is linear. Source: docs/math.md, "A posterior from sites".
+An inference leaves good means, but the variances of its own approximation. Here these are replaced by a Laplace
+approximation at the means, with the decoder linearised: the prior variance where nothing was observed, the exact
+posterior variance where the decoder is linear. Source: docs/math.md, "A posterior from sites".
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gppvae.prior.linalg import eye_like, inverse_root, steady_cholesky
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.prior.sites import Sites, SiteSums, through_noise, with_sites
 
-AXES_ROWS = 1024  # about so many rows decide the directions of the latents
+AXES_ROWS = 1024  # rows, about, that determine the directions of the latents
 
 
 @torch.no_grad()
 def laplace_posterior(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) -> LatentPosterior:
     """q(B) with the means given and covariances from the sites of all rows; vectors of objects get theirs.
 
-    The directions of the latents that are independent are the principal axes of the rows' average curvature: with a
-    linear decoder and one noise level that is the exact posterior. Means, and so predictions without draws, stay.
+    Latents are independent along the principal axes of the average curvature over rows: with a linear decoder and one
+    noise level that is the exact posterior. Means, and so predictions without draws, do not change.
 
     Args:
         model: fitted.  weights: q(B) whose means are kept.  epoch: the training rows.
@@ -74,7 +74,7 @@ def latents_for(model: GPPriorVAE, means: list[Tensor], batch: Batch) -> Tensor:
 
 
 def without_unexplained(prior: LatentPrior, curvature: Tensor) -> Tensor:
-    """Schur complement: what rows say of the other latents when those with z ~ N(0, I) are unknown, (B, L, L)."""
+    """Schur complement: curvature of the other latents, those of prior N(0, I) integrated out, (B, L, L)."""
     where = prior.unexplained()
     if not where.any() or where.all():
         return curvature
@@ -110,7 +110,7 @@ def along_directions(curvature: Tensor, basis: Tensor) -> Tensor:
 
 
 class Typical:
-    """Mean and covariance of the latents over the rows: what is known of a sample whose row is not."""
+    """Mean and covariance of the latents over the training rows: the prior of a sample whose row is unknown."""
 
     def __init__(self, prior: LatentPrior) -> None:
         L = prior.n_latents
@@ -125,7 +125,7 @@ class Typical:
         self.sums[2] += len(batch)
 
     def store(self) -> None:
-        """Give them to the prior."""
+        """Store them in the prior."""
         total, squares, n = self.sums
         mean = total / n
         self.prior.typical_mean.copy_(mean)
@@ -135,7 +135,7 @@ class Typical:
 class VectorSums:
     """Posterior precisions of the vectors of objects: I + sum_n A_n W_n A_n', where z = A'x + o and W are the sites.
 
-    Other columns and q(B) are held at their means. Columns whose vectors are not linear are left out.
+    Other columns and q(B) are held at their means. Columns whose vectors enter non-linearly are left out.
     """
 
     def __init__(self, prior: LatentPrior) -> None:

@@ -15,7 +15,7 @@ from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.linalg import eye_like
 from gppvae.prior.posterior import LatentPosterior
 
-MAX_NUMBERS = 2**24  # in the covariances of the vectors of a column; beyond it vectors are points
+MAX_NUMBERS = 2**24  # in the covariances of the vectors of a column; beyond it they stay point estimates
 
 
 def learned_by_column(prior: LatentPrior | Kernel) -> dict[str, list[Learned]]:
@@ -127,7 +127,7 @@ def vectors_drawn(prior: LatentPrior | Kernel, generator: torch.Generator) -> It
     """Inside the context, vectors of ids are drawn from their posteriors, those of trained and of added ids alike."""
     with contextlib.ExitStack() as stack:
         for leaves in learned_by_column(prior).values():
-            # Draws of trained vectors must not depend on how many were added.
+            # Draws of trained vectors must not depend on the number of added ones.
             seeds = torch.randint(2**31, (2,), generator=generator).tolist()
             drawn = [leaf.x.detach().clone() for leaf in leaves]
             for kind, seed in zip(("trained_root", "added_root"), seeds, strict=True):
@@ -196,7 +196,7 @@ def _spreads(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Iterat
 
 
 def vector_roots(leaves: list[Learned]) -> Tensor:
-    """Roots of the covariances of all vectors of a column, (P, J, J); zero where they are points."""
+    """Roots of the covariances of all vectors of a column, (P, J, J); zero for point estimates."""
     J = sum(leaf.dim for leaf in leaves)
     root = leaves[0].x.new_zeros(len(leaves[0].levels), J, J)
     if len(leaves[0].trained_root):

@@ -1,4 +1,4 @@
-"""Linear algebra shared by the posteriors: identities, Cholesky factors that survive rounding, roots of inverses."""
+"""Linear algebra shared by the posteriors: products per row, Cholesky factors that survive rounding, inverse roots."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from torch import Tensor
 def eye_like(x: Tensor) -> Tensor:
     """The identity matrix of the size of the last axis of x, with its type and device."""
     return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+
+
+def matvec(A: Tensor, x: Tensor) -> Tensor:
+    """A_n x_n for each n, (N, A, B), (N, B) -> (N, A)."""
+    return (A @ x.unsqueeze(2)).squeeze(2)
+
+
+def vecmat(x: Tensor, A: Tensor) -> Tensor:
+    """x_n'A_n for each n, (N, A), (N, A, B) -> (N, B)."""
+    return (x.unsqueeze(1) @ A).squeeze(1)
 
 
 def inverse_root(L: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""q(B) from sites: row n observes its latents through the decoder, with a precision of its own.
+"""q(B) from sites: each row observes its latents through the decoder, with its own precision.
 
 Along the directions u_k of a basis of the latents, row n observes u_k'z_n with precision lambda_nk. The latent noise
 d_n (alpha and the residual) lies between z and f, so f is observed with lambda / (1 + d lambda), and
@@ -26,12 +26,12 @@ from gppvae.prior.linalg import eye_like, inverse_root, steady_cholesky
 from gppvae.prior.posterior import LatentPosterior, Rotated, RotatedBlocks, RotatedCovariance, WeightPosterior
 from gppvae.prior.statistics import BlockStatistics, StatisticsSum, weighted_block_sums
 
-MAX_NUMBERS = 2**22  # in the covariances of one group; directions share them beyond it
+MAX_NUMBERS = 2**22  # in the covariances of one group; beyond it, directions share covariances
 
 
 @dataclass(frozen=True)
 class Sites:
-    """What rows say of f along the directions of a basis.
+    """Gaussian approximation of the likelihood of rows as a function of f, along the directions of a basis.
 
     Attributes:
         precision: of each row and direction, (N, L).
@@ -62,7 +62,7 @@ class PlacedArrowhead:
         return PlacedArrowhead(self.matrix.times(factor), self.places)
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        """(H, n) -> (H, n); weights that have no place here stay as they are."""
+        """(H, n) -> (H, n); weights without a position here stay as they are."""
         return self.places.put(*self.matrix.times_tall(self.places.take(x)), x)
 
     def solve(self, x: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def solved(matrix: Tensor | PlacedArrowhead, right: Tensor) -> Tensor:
 
 
 def averaged(sums: Precisions, n_latents: int, n: int) -> Precisions:
-    """As many matrices as there are, one per direction or shared by some, as n: each the mean of its directions'."""
+    """Reduce the matrices of L directions, which may share them, to n matrices: each the mean over its directions."""
     if len(sums) == n:
         return sums
     pairs = list(zip(shared_by(n_latents, len(sums)), shared_by(n_latents, n), strict=True))
@@ -105,7 +105,7 @@ def n_covariances(group: LatentGroup, n_ids: int | None = None) -> int:
     """How many of the L directions of a group have a covariance of their own.
 
     Args:
-        n_ids: of the ids with blocks of their own, how many are looked at; all when None.
+        n_ids: number of per-id blocks that are kept; all when None.
     """
     numbers = max(group.rank, 1) ** 2
     if group.places is not None:
@@ -124,8 +124,8 @@ class SiteSums:
 
     Args:
         prior: the prior.  bases: directions of each group, (L_g, L_g).
-        blocks: per group, ids whose weights are looked at, (G,) sorted, where weights are in blocks; all when None.
-        counts: per group, how many of the directions have sums of their own; `n_covariances` when None.
+        blocks: per group, the ids whose weights are kept, (G,) sorted, with block algebra; all when None.
+        counts: per group, the number of covariances that the directions share; `n_covariances` when None.
         training: whether rows are those of the training table, by whose distinct values the layout sums.
     """
 
@@ -152,7 +152,7 @@ class SiteSums:
             sums.add(rows, own.shared(K), torch.zeros_like(own.precision) if own.pull is None else own.pull)
 
     def tensors(self) -> list[Tensor]:
-        """What processes add up."""
+        """The tensors that are summed over processes."""
         return [tensor for sums in self._sums for tensor in sums.tensors()]
 
     def totals(self) -> list[tuple[Precisions, Tensor]]:
@@ -185,7 +185,7 @@ class _DenseSites:
 
 
 class _BlockSites:
-    """Sums of one group whose ids have blocks of their own, K of them; only the first has the pull."""
+    """Sums of one group with per-id blocks, K of them; only the first holds the pull."""
 
     def __init__(self, group: LatentGroup, n: int, blocks: Tensor | None) -> None:
         self.group, self.blocks = group, blocks
@@ -223,7 +223,7 @@ def with_sites(weights: LatentPosterior, sums: SiteSums) -> LatentPosterior:
 
 
 def _plus_identity(S: Precisions) -> Precisions:
-    """I + S_k: the precisions of N(0, I) and of what was observed."""
+    """I + S_k: prior precision plus that of the sites."""
     if isinstance(S, Tensor):
         return S + eye_like(S)
     return [PlacedArrowhead(each.matrix.plus_identity(), each.places) for each in S]
@@ -243,7 +243,7 @@ def precisions_of(part: WeightPosterior, blocks: Tensor | None = None) -> Precis
     """Precision matrices along the directions of a q(B) that was made from sites.
 
     Args:
-        blocks: ids that are looked at, (G,), where weights are in blocks; those of all others are integrated out.
+        blocks: ids to keep, (G,), with block algebra; the weights of all others are integrated out.
     """
     if isinstance(part, RotatedBlocks):
         if blocks is None:
@@ -256,10 +256,10 @@ def precisions_of(part: WeightPosterior, blocks: Tensor | None = None) -> Precis
 
 
 def moved(part: Rotated, mean: Tensor, precisions: Precisions, blocks: Tensor | None) -> Rotated:
-    """q(B) with other means and precisions of the weights that some rows see.
+    """q(B) with new means and precisions of the shared weights and of those of a few ids.
 
-    The other ids keep what was known of them given the shared weights, so that their means follow these:
-    m_p - A_p (m_0' - m_0). This is exact when nothing but rows of `blocks` came in or went.
+    All other ids keep their conditionals given the shared weights, so their means follow: m_p - A_p (m_0' - m_0).
+    This is exact if only rows of `blocks` were added or removed.
 
     Args:
         mean: (H, L), that of the other ids as before.  precisions, blocks: as of `precisions_of`.
