@@ -282,6 +282,11 @@ class Estimator(abc.ABC):
         answers = functools.partial(self._answers, model, rows[few.to(rows.device)], y, mask)
         part = None if kept is None else replace(data, samples=kept[0], rows=kept[1])
         trainer = Trainer(model, phases, data, settings, folder, validate, answers, told, part, measure)
+        self._run(trainer, resume, told)
+        return trainer
+
+    def _run(self, trainer: Trainer, resume: bool, told: Callback) -> None:
+        """Train to the end, or to the last good state where numbers are no longer finite; `_keep` then raises."""
         told.on_start(self.resolved_)
         self._stopped: TrainingError | None = None
         try:
@@ -292,14 +297,13 @@ class Estimator(abc.ABC):
                     raise
                 self._stopped = error  # `_keep` raises it, once the last good state is saved
         except BaseException as error:
-            if folder is not None:
-                folder.release()
+            if trainer.folder is not None:
+                trainer.folder.release()
             told.on_end(error)
             raise
         told.on_end(self._stopped)
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps
         self.fit_seconds_ = trainer.seconds()
-        return trainer
 
     def _answers(
         self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None

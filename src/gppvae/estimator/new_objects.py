@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,10 +62,10 @@ def add_objects(
         raise ValueError(
             f"expected only new ids in column {column.name!r}, got {trained[0]!r} from training; remove those rows"
         )
-    before = [(leaf, leaf.x, leaf.added_root, leaf.levels) for leaf in column.learned]
-    of_own = [(leaf, leaf.levels, leaf.n_added) for leaf in column.own]
-    kept = dict(remainders.kept), dict(remainders.taken)
-    try:
+    learned = [(leaf, ("x", "added_root", "levels")) for leaf in column.learned]
+    own = [(leaf, ("levels", "n_added")) for leaf in column.own]
+    with _all_or_nothing(*learned, *own, (remainders, ("kept", "taken"))):
+        remainders.kept, remainders.taken = dict(remainders.kept), dict(remainders.taken)
         if column.own:
             weights = _with_new_blocks(model.prior, weights, column, ids, remainders)
         _append_placeholders(column.learned, ids)
@@ -77,15 +80,20 @@ def add_objects(
             weights = taking.run(steps)
             rows_of = [torch.nonzero(owner == number).squeeze(1) for number in range(len(ids))]
             taken = zip(ids, taking.taken_in(weights, rows_of), strict=True)
-            remainders.taken |= {(column.name, name): own for name, own in taken}
-    except BaseException:  # Ctrl-C too
-        for leaf, x, added_root, levels in before:
-            leaf.x, leaf.added_root, leaf.levels = x, added_root, levels
-        for own, levels, n_added in of_own:
-            own.levels, own.n_added = levels, n_added
-        remainders.kept, remainders.taken = kept
-        raise
+            remainders.taken |= {(column.name, name): sites for name, sites in taken}
     return ids, weights
+
+
+@contextlib.contextmanager
+def _all_or_nothing(*states: tuple[Any, tuple[str, ...]]) -> Iterator[None]:
+    """Give objects their former attributes of these names again if the block fails, by Ctrl-C too."""
+    before = [(owner, name, getattr(owner, name)) for owner, names in states for name in names]
+    try:
+        yield
+    except BaseException:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+        raise
 
 
 def _with_new_blocks(
@@ -131,16 +139,11 @@ def update(
     rows = model.prior.code(table, new_ids=False)
     epoch = Epoch(data, rows, batch_size, None, next(model.autoencoder.parameters()).device)
     learned = [leaf for leaf in model.prior.leaves() if isinstance(leaf, Learned)]
-    before = [(leaf, leaf.x, leaf.trained_root, leaf.added_root) for leaf in learned]
-    try:
+    with _all_or_nothing(*((leaf, ("x", "trained_root", "added_root")) for leaf in learned)):
         for leaves in learned_by_column(model.prior).values():
             if linear_in_vectors(model.prior, leaves) and len(vector_roots(leaves)):
                 _update_vectors(fitted, leaves, epoch, likelihood, steps)
         return WeightUpdate(model, weights, epoch, likelihood).run(steps)
-    except BaseException:  # Ctrl-C too
-        for leaf, x, trained_root, added_root in before:
-            leaf.x, leaf.trained_root, leaf.added_root = x, trained_root, added_root
-        raise
 
 
 def _update_vectors(
