@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -38,12 +39,10 @@ class StationaryLeaf(InducingLeaf):
 
     Attributes:
         series_type: the kind of series this kernel has over one column, if any.
-        nu: smoothness, of a Matern kernel; None for other kernels.
         series: the one in use; None with inducing points.
     """
 
     series_type: type[Series] | None = None
-    nu: float | None = None
 
     def __init__(
         self,
@@ -129,15 +128,13 @@ class StationaryLeaf(InducingLeaf):
             return series
         return replace(series, n=most) if asked else None
 
+    @abstractmethod
     def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> Series | None:
         """The series for these values (D, 1) and length scales; None for a kernel that has none.
 
         Args:
             most: number of functions beyond which the exact number does not matter.
         """
-        if self.series_type is not Sines:
-            return None
-        return plan_sines(distinct.min(), distinct.max(), shortest, longest, self.nu, self.reach())
 
     def reach(self) -> float:
         """The distance at which k falls to LOST, in length scales; for one column."""
@@ -210,6 +207,9 @@ class RBF(StationaryLeaf):
         base = gpytorch.kernels.RBFKernel(ard_num_dims=len(columns) or None)
         super().__init__(columns, base, lengthscale, fixed, max_inducing, jitter, basis)
 
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> Sines:
+        return plan_sines(distinct.min(), distinct.max(), shortest, longest, None, self.reach())
+
 
 class Matern(StationaryLeaf):
     """Matern: rougher functions, differentiable once for nu = 1.5 and twice for nu = 2.5.
@@ -254,6 +254,9 @@ class Matern(StationaryLeaf):
         super().__init__(columns, base, lengthscale, fixed, max_inducing, jitter, basis)
         self.nu = float(nu)
 
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> Sines:
+        return plan_sines(distinct.min(), distinct.max(), shortest, longest, self.nu, self.reach())
+
 
 class RationalQuadratic(StationaryLeaf):
     """A mixture of squared exponentials of many length scales.
@@ -291,6 +294,9 @@ class RationalQuadratic(StationaryLeaf):
         base = gpytorch.kernels.RQKernel(ard_num_dims=len(columns) or None)
         super().__init__(columns, base, lengthscale, fixed, max_inducing, jitter, basis)
         self.set_hyperparameter("alpha", alpha)
+
+    def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> None:
+        return None
 
 
 class Periodic(StationaryLeaf):
