@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gppvae import GPPVAE
-from gppvae.cli import app, show
+from gppvae.cli import app, output
 from gppvae.cli.fitting import FitSettings
 from gppvae.cli.options import Shown
 from gppvae.data import progress as passes
@@ -207,7 +207,7 @@ def test_terms_of_the_loss_are_shown_where_there_is_room(width: int) -> None:
 
 
 def test_rows_that_are_done_are_shown(terminal: io.StringIO) -> None:
-    with show.row_bar("predict", Shown()):
+    with output.row_bar("predict", Shown()):
         for done in (256, 512, 600):
             passes.rows_done(done, 600)
     passes.rows_done(1, 2)  # nobody watches any more
@@ -216,7 +216,7 @@ def test_rows_that_are_done_are_shown(terminal: io.StringIO) -> None:
 
 
 def test_quiet_shows_nothing(terminal: io.StringIO) -> None:
-    with show.row_bar("predict", Shown(quiet=True)):
+    with output.row_bar("predict", Shown(quiet=True)):
         passes.rows_done(600, 600)
     assert terminal.getvalue() == ""
 

@@ -13,6 +13,7 @@ from gppvae import GPPVAE, RBF, VAE, Learned
 from gppvae.inference import INFERENCES
 from gppvae.prior.latent_prior import LatentGroup
 from gppvae.training.loop import Trainer
+from stops import Stop
 from tiny import KERNEL, spots
 
 SMALL: dict[str, Any] = {
@@ -127,10 +128,6 @@ def test_new_subjects(least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             loaded.update(images[:1], new.iloc[:1])
             found[name] = loaded.predict(new, 2).std
     np.testing.assert_array_equal(found["cpu"], found["other"])
-
-
-class Stop(Exception):
-    """Ends a fit right after a checkpoint."""
 
 
 def test_a_run_that_was_stopped_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

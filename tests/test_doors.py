@@ -17,16 +17,16 @@ from typer.testing import CliRunner
 from gppvae import GPPVAE, VAE, IdLeaf, InducingLeaf, Inference, Likelihood, LossTerms, NumericLeaf, Phase
 from gppvae.cli import app
 from gppvae.data.batches import Epoch
-from gppvae.estimator.described import column_rows, kernel_rows
+from gppvae.estimator.kernel_summary import column_rows, kernel_rows
 from gppvae.inference import INFERENCES, Minibatch, draw, neg_entropy, recon_nll
 from gppvae.kernels import Kernel
 from gppvae.likelihoods import Gaussian, Perceptual, ScaledGaussian
 from gppvae.models.vae import Autoencoder
 from gppvae.report.run import write_report
-from gppvae.training import loop
 from gppvae.training.checkpoint import read_tensors
 from gppvae.training.loop import TrainingError
 from likelihoods.feature_networks import eyes
+from stops import Stop, stop_after
 from tiny import KERNEL, SIZE, held_out
 
 N_VALUES = SIZE * SIZE
@@ -245,21 +245,6 @@ def test_another_kernel_or_likelihood_is_refused(tmp_path: Path) -> None:
 
 
 # -- a stopped run
-
-
-class Stop(Exception):
-    """Ends a run as Ctrl-C would."""
-
-
-def stop_after(patch: pytest.MonkeyPatch, epochs: int) -> None:
-    original = loop.Trainer.log
-
-    def log_and_stop(self: loop.Trainer, row: dict[str, Any]) -> None:
-        original(self, row)
-        if len(self.history) == epochs:
-            raise Stop
-
-    patch.setattr(loop.Trainer, "log", log_and_stop)
 
 
 @each_door

@@ -17,8 +17,8 @@ from gppvae.likelihoods import Gaussian
 from gppvae.report.describe import phase_rows, settings_rows
 from gppvae.report.plots import curve_rows
 from gppvae.report.run import write_report
-from gppvae.training import loop
 from gppvae.training.checkpoint import read_tensors
+from stops import Stop, stop_after
 from tiny import KERNEL, held_out, spots
 
 SHORT: dict[str, Any] = {"latent_dim": 2, "network": "mlp", "batch_size": 16}
@@ -189,20 +189,9 @@ def test_curves_leave_out_phases_that_fit_the_encoder_alone() -> None:
 # -- resumed
 
 
-class Stop(Exception):
-    """Ends a run as Ctrl-C would."""
-
-
 def stopped(patch: pytest.MonkeyPatch, model: GPPVAE, out: Path) -> None:
-    original = loop.Trainer.log
-
-    def log_and_stop(self: loop.Trainer, row: dict[str, Any]) -> None:
-        original(self, row)
-        if len(self.history) == 3:
-            raise Stop
-
     with patch.context() as context:
-        context.setattr(loop.Trainer, "log", log_and_stop)
+        stop_after(context, 3)
         with pytest.raises(Stop):
             fit(model, out=out, checkpoint_seconds=0.0)
 

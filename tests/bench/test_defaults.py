@@ -15,8 +15,8 @@ from gppvae.bench.coil import VIEWS, views_of
 from gppvae.bench.field import dense_gp, rbf
 from gppvae.bench.health import ONSET, SIZE, visits
 from gppvae.bench.jura import ask_cadmium
-from gppvae.bench.measure import coverage
 from gppvae.bench.page import NOT_RUN, filled, table, write
+from gppvae.bench.scores import coverage
 from gppvae.bench.task import MAE, MSE, Question, Target, Task, error_of
 from gppvae.cli import app
 from gppvae.estimator.gppvae import GPPVAE

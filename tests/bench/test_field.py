@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 
 from gppvae.bench import dlpfc, etth1, health, physionet, pypots, tasks, windows
 from gppvae.bench import run as bench_run
-from gppvae.bench.measure import measured
 from gppvae.bench.page import NOT_RUN, filled, table, write
+from gppvae.bench.scores import measured
 from gppvae.bench.task import ARI, DEVIANCE, MAE, Beside, Question, Target, Task, adjusted_rand, error_of
-from gppvae.bench.windows import Windows, ask_hidden, hidden_question, interpolated, last_value
+from gppvae.bench.windows import Windows, ask_hidden, hidden_task, interpolated, last_value
 from gppvae.cli import app
 from gppvae.estimator.gppvae import GPPVAE
 from gppvae.estimator.prediction import Prediction
@@ -107,10 +107,10 @@ def test_lines_and_last_values_are_those_of_pandas() -> None:
 def test_rows_are_the_steps_of_windows() -> None:
     found = some_windows()
     found.truth[1, 2] = found.given[1, 2] = NAN  # a step at which there is nothing
-    samples, rows = found.rows("w")
+    samples, rows = found.rows()
     assert samples.shape == (17, 2)
     for sample, name, step, hour in zip(samples, rows["window"], rows["step"], rows["hour"], strict=True):
-        number = int(name.removeprefix("w "))
+        number = int(name.removeprefix("test "))
         np.testing.assert_allclose(sample, found.given[number, int(step)], rtol=1e-6)
         assert hour == number * 6 + step
 
@@ -118,7 +118,7 @@ def test_rows_are_the_steps_of_windows() -> None:
 def test_hidden_values_are_asked_for_and_nothing_else() -> None:
     found = some_windows()
     found.truth[1, 2] = found.given[1, 2] = NAN
-    question = hidden_question("q", found, "w", "etth1")
+    (question,) = hidden_task("q", etth1.KERNEL, found, "", {}, "etth1").questions
     wanted = [found.truth[place] for place in zip(*np.nonzero(found.hidden), strict=True)]
     np.testing.assert_allclose(question.truth, wanted)
     lines = [interpolated(found.given)[place] for place in zip(*np.nonzero(found.hidden), strict=True)]
@@ -138,7 +138,7 @@ def test_hidden_values_are_asked_for_and_nothing_else() -> None:
 
 def test_a_fit_imputes_windows() -> None:
     found = some_windows(4, 12, 3)
-    samples, table = found.rows("w")
+    samples, table = found.rows()
     hidden = found.hidden.reshape(-1, 3)
     kernel = "Categorical(window) * RBF(step)"
     model = GPPVAE(kernel, latent_dim=2, epochs=1, missing="mask").fit(samples, table, progress=False)

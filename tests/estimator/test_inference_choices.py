@@ -14,6 +14,7 @@ from gppvae import GPPVAE, Phase
 from gppvae.likelihoods import Gaussian
 from gppvae.training import loop
 from gppvae.training.checkpoint import read_tensors
+from stops import Stop
 from tiny import KERNEL, held_out, spots
 
 INFERENCES = ("exact", "minibatch", "posterior", "global", "leave_out")
@@ -114,10 +115,6 @@ def test_the_seed_decides_and_another_seed_differs(inference: str) -> None:
     np.testing.assert_array_equal(predicted, same)
     assert not np.allclose(predicted, different, atol=1e-3)
     assert not any(torch.equal(one[name], other[name]) for name in one if name.endswith(("weight", "kernel.left.x")))
-
-
-class Stop(Exception):
-    """What ends a run here."""
 
 
 def stop_at(patch: pytest.MonkeyPatch, phase: int, epoch: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import oracles
 from gppvae import GPPVAE
-from gppvae.estimator.described import kernel_rows, noise_label
+from gppvae.estimator.kernel_summary import kernel_rows, noise_label
 
 N, K, L, NOISE, SCALE = 120, 6, 2, 0.3, 0.8
 FAR = np.array([9.0, 30.0])

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.tiny import KERNEL, held_out
 
 from gppvae import GPPVAE, Callback
 from gppvae.inference import INFERENCES
 from gppvae.nets.members import MemberDecoder
-from tests.tiny import KERNEL, held_out
 
 SMALL = {"latent_dim": 6, "network": "image", "width": 4, "members": 2, "epochs": 2, "warmup_epochs": 1, "gp_epochs": 1}
 FITS = [name for name in INFERENCES if name not in ("vae", "fixed", "distill")]

@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 from gppvae import GPPVAE, VAE, Phase
 from gppvae.cli import app
 from gppvae.likelihoods import VGG19, Gaussian, Perceptual
-from gppvae.training import loop
 from gppvae.training.checkpoint import read_tensors
 from likelihoods.feature_networks import eyes, eyes_features, write_vgg
+from stops import Stop, stop_after
 from tiny import KERNEL, spots
 
 LAYERS = {"first": 2.0, "second": 5.0}
@@ -163,21 +163,6 @@ def test_a_loaded_model_predicts_without_the_network_and_scores_with_it(
         kind.load(tmp_path, likelihood=likelihood(seed=4))
     with pytest.raises(ValueError, match="fitted with the likelihood perceptual, got gaussian"):
         kind.load(tmp_path, likelihood=Gaussian())
-
-
-class Stop(Exception):
-    """Ends a run as Ctrl-C would."""
-
-
-def stop_after(patch: pytest.MonkeyPatch, epochs: int) -> None:
-    original = loop.Trainer.log
-
-    def log_and_stop(self: loop.Trainer, row: dict[str, Any]) -> None:
-        original(self, row)
-        if len(self.history) == epochs:
-            raise Stop
-
-    patch.setattr(loop.Trainer, "log", log_and_stop)
 
 
 @pytest.mark.parametrize("inference", ["global", "minibatch"])

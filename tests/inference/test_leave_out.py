@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gppvae.data.batches import Epoch
-from gppvae.data.order import batch_order
+from gppvae.data.batches import Epoch, batch_order
 from gppvae.inference.leave_out import LeaveOut
 from gppvae.models.gppvae import GPPriorVAE
 from inference.setting import KERNELS, RowEpoch, dense_covariance, gradients, kernel_of, make_epoch, make_model

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from gppvae.inference.observation_weight import HiddenValues, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.row_latents import Observed, RowLatents
-from gppvae.inference.trust import HiddenValues, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.value_noise import noise_covariance
 from gppvae.likelihoods import Gaussian, NegativeBinomial
 from gppvae.models.vae import Autoencoder

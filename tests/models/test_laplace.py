@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import oracles
 from gppvae.data.arrays import Samples
-from gppvae.data.batches import Epoch
-from gppvae.data.table import Table
+from gppvae.data.batches import Batch, Epoch
+from gppvae.data.table import Rows, Table
 from gppvae.kernels import RBF, FreeForm, Kernel, Learned
 from gppvae.likelihoods import Bernoulli, Gaussian
 from gppvae.models import curvature
@@ -144,7 +144,8 @@ def test_curvature_is_the_fisher_information_by_finite_differences() -> None:
         with torch.no_grad():
             return autoencoder.decoder(at).numpy()
 
-    found = expand(autoencoder, autoencoder.likelihood, y, mask, z, Signs(0, 3))
+    batch = Batch(y, mask, Rows({}, 3), torch.arange(3), seed=0, total=3)
+    found = expand(autoencoder, autoencoder.likelihood, batch, z)
     columns = [(logits(z + step * unit) - logits(z - step * unit)) / (2 * step) for unit in torch.eye(4).double()]
     J = np.stack(columns, axis=2)  # d logits / d z, (3, K, L)
     p = 1.0 / (1.0 + np.exp(-logits(z)))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gppvae.data.batches import Epoch
 from gppvae.data.arrays import Samples
+from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
 from gppvae.inference.base import recon_nll
 from gppvae.likelihoods import Gaussian

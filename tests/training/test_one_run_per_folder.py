@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from gppvae import GPPVAE
 from gppvae.cli import app
-from gppvae.training.lock import LOCK, OWNER, FolderLock
+from gppvae.training.folder import LOCK, OWNER, FolderLock
 from tiny import KERNEL, spots
 
 SMALL = ["--latent-dim", "2", "--network", "mlp", "--width", "4", "--warmup-epochs", "1", "--gp-epochs", "1", "--quiet"]

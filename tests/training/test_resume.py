@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from gppvae import GPPVAE
-from gppvae.training import loop
 from gppvae.training.checkpoint import read_tensors
 from gppvae.training.loop import PhaseRun
+from stops import Stop, stop_after
 from tiny import KERNEL, spots
 from torture.files import unfinished_run
 
@@ -102,23 +102,6 @@ def test_killed_again_and_again_the_run_ends_byte_for_byte_the_same(tmp_path: Pa
 
 
 # -- stopped inside any phase, in this process
-
-
-class Stop(Exception):
-    """What ends the run here, as Ctrl-C would."""
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
-    """Stop at the end of an epoch, when it is logged but not yet in a checkpoint."""
-    original, done = loop.Trainer.log, []
-
-    def log_and_stop(self: loop.Trainer, row: dict[str, Any]) -> None:
-        original(self, row)
-        done.append(row)
-        if len(done) == epochs:
-            raise Stop
-
-    monkeypatch.setattr(loop.Trainer, "log", log_and_stop)
 
 
 @pytest.mark.parametrize("stop", [2, 4, 7, 12])

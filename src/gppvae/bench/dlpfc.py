@@ -53,9 +53,9 @@ class Section:
         return {"x": self.place[:, 0], "y": self.place[:, 1], SIZE: self.depth}
 
 
-def load(data: Path, section: str = SECTION) -> Section:
+def load(data: Path) -> Section:
     """A section from its HDF5 file."""
-    with h5py.File(data / "dlpfc" / f"sample_{section}.h5") as file:
+    with h5py.File(data / "dlpfc" / f"sample_{SECTION}.h5") as file:
         counts, place = file["X"][:].astype(np.float32), file["pos"][:].astype(float)
         layer = np.array([name.decode() for name in file["Y"][:]])
     # Visium spots lie in a hexagonal grid: neighbours in a row are two columns apart, rows 3^0.5 columns.

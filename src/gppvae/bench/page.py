@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from gppvae.bench.measure import LEVELS
+from gppvae.bench.scores import LEVELS
 from gppvae.bench.task import HIGHER
 from gppvae.data.atomic import write_bytes
 from gppvae.paper.peers import PEERS

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gppvae.bench.measure import measured
+from gppvae.bench.scores import measured
 from gppvae.bench.task import HIGHER, Task
 from gppvae.bench.tasks import Load
 from gppvae.estimator.gppvae import GPPVAE

@@ -34,20 +34,12 @@ class Windows:
         """Steps, one window after the other, at which something is given or asked for."""
         return ~np.isnan(self.truth).all(axis=2).ravel()
 
-    def part(self, keep: np.ndarray) -> Windows:
-        """Some of the windows."""
-        return Windows(self.given[keep], self.truth[keep], self.start[keep])
-
-    def rows(self, prefix: str) -> tuple[np.ndarray, Columns]:
-        """One row per step at which something is given or asked for: the steps' channels, and the table.
-
-        Args:
-            prefix: of the windows' names.
-        """
+    def rows(self) -> tuple[np.ndarray, Columns]:
+        """One row per step at which something is given or asked for: the steps' channels, and the table."""
         n, steps, channels = self.given.shape
         window, step = np.repeat(np.arange(n), steps), np.tile(np.arange(steps), n)
         table = {
-            "window": np.array([f"{prefix} {number}" for number in window]),
+            "window": np.array([f"test {number}" for number in window]),
             "step": step.astype(float),
             "hour": (np.repeat(self.start, steps) + step).astype(float),
         }
@@ -108,31 +100,23 @@ def ask_hidden(samples: np.ndarray, hidden: np.ndarray) -> Ask:
 
 
 def hidden_task(name: str, kernel: str, test: Windows, about: str, beside: dict[str, Peer], published: str) -> Task:
-    """Fit what is given of the test windows and fill in what is hidden.
+    """Fit what is given of the test windows and fill in what is hidden, beside a line, the last value and the mean.
+
+    Errors are MAE, in standard deviations of the channels.
 
     Args:
         beside: peers by name.  published: name of the task in the list of published numbers.
     """
-    samples, table = test.rows("test")
-    question = hidden_question(name, test, "test", published)
-    return Task(name, kernel, samples, table, [question], about, error=MAE, missing="mask", beside=beside)
-
-
-def hidden_question(name: str, asked: Windows, prefix: str, published: str) -> Question:
-    """The hidden values of windows, beside a straight line, the last value and the mean; MAE in standard deviations.
-
-    Args:
-        prefix: of the windows' names in the training table.
-    """
-    samples, table = asked.rows(prefix)
-    hidden, truth = asked.hidden, asked.truth[asked.hidden]
+    samples, table = test.rows()
+    hidden, truth = test.hidden, test.truth[test.hidden]
     answers = {
-        "linear interpolation": interpolated(asked.given)[hidden],
-        "last value": last_value(asked.given)[hidden],
+        "linear interpolation": interpolated(test.given)[hidden],
+        "last value": last_value(test.given)[hidden],
         "mean": np.zeros(len(truth)),
     }
-    in_rows = hidden.reshape(-1, hidden.shape[2])[asked.used]
-    return Question(
+    in_rows = hidden.reshape(-1, hidden.shape[2])[test.used]
+    question = Question(
         name, table, truth, errors_of(MAE, truth, answers), Target(1.0, ("linear interpolation",)),
         ask=ask_hidden(samples, in_rows), scored=False, published=published,
     )  # fmt: skip
+    return Task(name, kernel, samples, table, [question], about, error=MAE, missing="mask", beside=beside)

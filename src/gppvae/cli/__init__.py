@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from gppvae.cli import asking, changing, errors, exploring, fitting, looking
+from gppvae.cli import asking, changing, errors, fitting, looking
 
 app = typer.Typer(
     name="gppvae",
@@ -82,7 +82,7 @@ app.command(rich_help_panel=ASK)(asking.explain)
 app.command("add-objects", rich_help_panel=FIT)(changing.add_objects)
 app.command(rich_help_panel=FIT)(changing.update)
 app.command(rich_help_panel=LOOK)(looking.info)
-app.command(rich_help_panel=LOOK)(exploring.explore)
+app.command(rich_help_panel=LOOK)(looking.explore)
 app.command(rich_help_panel=LOOK)(looking.report)
 app.command(rich_help_panel=LOOK)(looking.kernels)
 app.command(rich_help_panel=LOOK, add_help_option=False, context_settings=LOADED_WHEN_ASKED)(reproduce)

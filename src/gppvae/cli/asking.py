@@ -13,7 +13,7 @@ import typer
 from gppvae.cli.errors import one_sentence
 from gppvae.cli.inputs import Inputs
 from gppvae.cli.options import OUTPUT, TABLE_HELP, Run, SampleOptions, Shown, option_in, with_options
-from gppvae.cli.show import answer, row_bar
+from gppvae.cli.output import answer, row_bar
 
 if TYPE_CHECKING:
     from gppvae.estimator import GPPVAE

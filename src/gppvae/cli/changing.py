@@ -10,7 +10,7 @@ from gppvae.cli.asking import Table
 from gppvae.cli.errors import one_sentence
 from gppvae.cli.inputs import Inputs
 from gppvae.cli.options import OUTPUT, Run, SampleOptions, Shown, option_in, with_options
-from gppvae.cli.show import answer, row_bar
+from gppvae.cli.output import answer, row_bar
 
 if TYPE_CHECKING:
     import pandas as pd

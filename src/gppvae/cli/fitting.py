@@ -25,7 +25,7 @@ from gppvae.cli.options import (
     option_in,
     with_options,
 )
-from gppvae.cli.show import answer, print_scores, utf8
+from gppvae.cli.output import answer, print_scores, utf8
 
 
 @with_options

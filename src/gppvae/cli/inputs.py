@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gppvae.cli.options import SampleOptions, ValidationOptions
-from gppvae.cli.show import utf8
+from gppvae.cli.output import utf8
 
 log = logging.getLogger("gppvae")
 Pair = tuple[Any, Any]  # samples, table

@@ -160,6 +160,24 @@ class Samples:
         mean = sums[1] / count
         return pivot + mean, (sums[2] / count - mean.square()).clamp_min(0.0).sqrt()
 
+    def totals(self, world: World) -> Tensor:
+        """Total of the observed values of every sample with any, (N,) float64; a total of zero is an error."""
+        found = torch.zeros(2, len(self), dtype=torch.float64)  # totals, and whether anything was observed
+        starts = range(0, len(self), MOMENT_ROWS)
+        for start in starts[world.part(len(starts))]:
+            stop = min(start + MOMENT_ROWS, len(self))
+            y, mask = self.read(torch.arange(start, stop))
+            found[0, start:stop] = y.double().flatten(1).sum(1)
+            found[1, start:stop] = 1.0 if mask is None else mask.flatten(1).any(1).double()
+        world.sum_([found])
+        empty = torch.nonzero((found[0] <= 0.0) & (found[1] > 0.0)).flatten()
+        if len(empty):
+            raise ValueError(
+                f"expected samples with a total count above zero, got a total of 0 in sample {int(empty[0])} "
+                f"({len(empty)} such samples); remove them, or name a column of sizes"
+            )
+        return found[0, found[1] > 0.0]
+
     def _blocks(self, world: World) -> Iterator[tuple[int, np.ndarray]]:
         rows = max(1, CHUNK_BYTES // max(1, 8 * int(np.prod(self.shape))))
         unit = self._reader.unit_rows
@@ -236,6 +254,11 @@ def to_input_layout(array: Array, layout: str) -> Array:
             raise ValueError(f"expected one channel for the layout 'grey', got shape {shape}; check the layout")
         return array[..., 0, :, :]
     return array.movedim(-3, -1) if isinstance(array, Tensor) else np.moveaxis(array, -3, -1)
+
+
+def shape_out(n: int, shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Shape of n samples of this shape in a layout of `to_input_layout`."""
+    return n, *to_input_layout(np.empty((0, *shape)), layout).shape[1:]
 
 
 def from_input_layout(array: Array, layout: str) -> Array:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gppvae.data.ahead import read_ahead
 from gppvae.data.arrays import Samples
-from gppvae.data.order import batch_order
 from gppvae.data.progress import rows_done
 from gppvae.data.table import Rows
 from gppvae.data.world import ALONE, World
+
+LEAST_AHEAD = 4  # batches read ahead: one slow read does not stall the network
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -96,3 +101,74 @@ class Epoch:
 def derive_seed(*parts: int) -> int:
     """A seed from integers (run seed, phase, epoch ...): repeatable, and unrelated for different parts."""
     return int(np.random.SeedSequence([part % 2**32 for part in parts]).generate_state(1, np.uint32)[0])
+
+
+def batch_order(
+    n_rows: int,
+    batch_size: int,
+    seed: int | None,
+    unit_rows: int = 1,
+    buffer_units: int = 1,
+    together: Tensor | None = None,
+) -> Iterator[Tensor]:
+    """Positions of the rows of each batch, every row once.
+
+    Args:
+        n_rows: N.  batch_size: B.  seed: None keeps the order of the data.
+        unit_rows: rows that are stored together; with 1 the order is any permutation.
+        buffer_units: units that are mixed with each other: they come in random order, and rows are drawn at random
+            from this many of them. The rows of a batch are then sorted, so that they are read in the file's order.
+        together: (N,) int64; rows of equal number follow each other, wherever they are stored.
+    """
+    if seed is None:
+        yield from torch.arange(n_rows).split(batch_size)
+        return
+    generator = torch.Generator().manual_seed(seed)
+    if together is not None:
+        shuffled = torch.randperm(n_rows, generator=generator)
+        rank = torch.randperm(int(together.max()) + 1, generator=generator)
+        yield from shuffled[torch.argsort(rank[together[shuffled]], stable=True)].split(batch_size)
+        return
+    if unit_rows == 1:
+        yield from torch.randperm(n_rows, generator=generator).split(batch_size)
+        return
+    left = torch.empty(0, dtype=torch.int64)
+    for units in torch.randperm(-(-n_rows // unit_rows), generator=generator).split(buffer_units):
+        rows = (units.unsqueeze(1) * unit_rows + torch.arange(unit_rows)).flatten()
+        rows = rows[rows < n_rows]
+        left = torch.cat([left, rows[torch.randperm(len(rows), generator=generator)]])
+        whole = len(left) // batch_size * batch_size
+        for batch in left[:whole].split(batch_size) if whole else ():
+            yield batch.sort().values
+        left = left[whole:]
+    if len(left):
+        yield left.sort().values
+
+
+def read_ahead(read: Callable[[Key], Value], keys: Iterable[Key], threads: int) -> Iterator[tuple[Key, Value]]:
+    """(key, read(key)) in the order of the keys; two per thread, at least four, are read in advance.
+
+    Threads are enough: reading files, decompressing, decoding images and converting numbers all happen outside the
+    interpreter's lock, nothing has to be copied between processes, and open files need not be shared by a fork.
+
+    Args:
+        read: safe to call from several threads.  threads: 0 reads on demand.
+    """
+    if threads == 0:
+        for key in keys:
+            yield key, read(key)
+        return
+    waiting: deque[tuple[Key, Future[Value]]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="gppvae-read") as pool:
+        try:
+            for key in keys:
+                waiting.append((key, pool.submit(read, key)))
+                if len(waiting) > max(LEAST_AHEAD, 2 * threads):
+                    first, value = waiting.popleft()
+                    yield first, value.result()
+            while waiting:
+                first, value = waiting.popleft()
+                yield first, value.result()
+        finally:
+            for _, value in waiting:
+                value.cancel()

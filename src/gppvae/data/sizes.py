@@ -27,4 +27,4 @@ def code_sizes(table: Table, name: str) -> Column:
 def sizes_in(rows: Rows) -> Tensor | None:
     """Sizes that rows give, (N,) float64; None where the table had no such column."""
     column = rows.columns.get(SIZE)
-    return None if column is None else column.values[column.index, 0]
+    return None if column is None else column.by_row[:, 0]

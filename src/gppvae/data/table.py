@@ -128,6 +128,11 @@ class Column:
     index: Tensor
     values: Tensor
 
+    @property
+    def by_row(self) -> Tensor:
+        """The value of each row, (N,) or (N, d)."""
+        return self.values[self.index]
+
 
 class Rows:
     """Coded rows of a table: what kernels take. Slicing keeps the shared distinct values."""

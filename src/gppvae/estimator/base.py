@@ -20,29 +20,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.arrays import Samples, to_input_layout
+from gppvae.data.arrays import Samples, shape_out, to_input_layout
 from gppvae.data.batches import Epoch
 from gppvae.data.header import checked_content
 from gppvae.data.named import aligned, framed
 from gppvae.data.run_files import model_file
+from gppvae.data.sizes import sizes_in
 from gppvae.data.table import Rows
-from gppvae.estimator.checks import (
-    MAX_BATCH,
-    MAX_MEMBERS,
-    MAX_SEED,
-    MAX_WIDTH,
-    choice,
-    find_device,
-    instance,
-    number,
-    whole,
-)
+from gppvae.data.words import shown
+from gppvae.data.world import ALONE, World
+from gppvae.estimator.checks import MAX_BATCH, MAX_MEMBERS, MAX_SEED, MAX_WIDTH, choice, find_device, number, whole
+from gppvae.estimator.display import estimator_html, fitted_text
 from gppvae.estimator.export import export_decoder, write_onnx
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.saving import check_same_likelihood, check_settings_saved, load_model
 from gppvae.estimator.settings import WRITES_PHASES, arguments, ask_again, own_parts, settings_of
-from gppvae.estimator.shown import estimator_html, fitted_text
-from gppvae.estimator.sizes import measure_sizes
 from gppvae.inference.phase import Phase
 from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian, make_likelihood
 from gppvae.models.gppvae import GPPriorVAE
@@ -188,7 +180,9 @@ class Estimator(abc.ABC):
                 whole(name, getattr(self, name), least, most)
         choice("network", self.network, NETWORKS)
         for name in ("encoder", "decoder"):
-            instance(name, getattr(self, name), nn.Module, "a torch.nn.Module")
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, nn.Module):
+                raise TypeError(f"{name} must be a torch.nn.Module, got {shown(given)}")
         if (self.encoder is None) != (self.decoder is None):
             raise ValueError("expected encoder and decoder together, got only one of them; give both or neither")
         if self.encoder is not None and (self.members or 1) > 1:
@@ -284,7 +278,7 @@ class Estimator(abc.ABC):
         model.autoencoder.likelihood.ready(samples.shape)
         number("checkpoint_seconds", checkpoint_seconds, 0.0, math.inf, "30")
         model.autoencoder.likelihood.measure(*(x.to(self._torch_device()) for x in samples.moments(current_world())))
-        measure_sizes(model.autoencoder.likelihood, samples, rows, current_world())
+        _measure_sizes(model.autoencoder.likelihood, samples, rows, current_world())
         self.resolved_ = self._resolve(model, phases, samples)
         settings = Settings(
             self.seed, self.resolved_["patience"], self._tolerance, self.resolved_["validate_every"],
@@ -292,7 +286,7 @@ class Estimator(abc.ABC):
         )  # fmt: skip
         world = current_world()
         told = CallbackList(check_callbacks(callbacks), active=world.first)
-        data = Epoch(samples, rows, self._rows_per_batch, None, self._torch_device(), world=world)
+        data = self._epoch(samples, rows, world)
         facts = self._data_facts(samples, rows)
         config = {"given": settings_of(self), "trained": self.resolved_, "own": own_parts(self), "data": facts}
         check_same(world, _digests(config, samples))
@@ -305,6 +299,11 @@ class Estimator(abc.ABC):
         answers = functools.partial(self._answers, model, rows[few.to(rows.device)], y, mask)
         part = None if kept is None else replace(data, samples=kept[0], rows=kept[1])
         trainer = Trainer(model, phases, data, settings, folder, validate, answers, told, part, measure)
+        self._run(trainer, resume, told)
+        return trainer
+
+    def _run(self, trainer: Trainer, resume: bool, told: Callback) -> None:
+        """Train to the end, or to the last good state where numbers are no longer finite; `_keep` then raises."""
         told.on_start(self.resolved_)
         self._stopped: TrainingError | None = None
         try:
@@ -315,14 +314,13 @@ class Estimator(abc.ABC):
                     raise
                 self._stopped = error  # `_keep` raises it, once the last good state is saved
         except BaseException as error:
-            if folder is not None:
-                folder.release()
+            if trainer.folder is not None:
+                trainer.folder.release()
             told.on_end(error)
             raise
         told.on_end(self._stopped)
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps
         self.fit_seconds_ = trainer.seconds()
-        return trainer
 
     def _answers(
         self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
@@ -457,7 +455,7 @@ class Estimator(abc.ABC):
         """
         autoencoder, epoch = self._autoencoder, self._batches(samples)
         layout = epoch.samples.layout_in
-        with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, layout)) as arrays:
+        with Outputs(out, ("mean",), shape_out(epoch.n_rows, self.shape_, layout)) as arrays:
             for batch in epoch:
                 arrays.put(mean=to_input_layout(autoencoder.reconstruct(batch.y, batch.mask), layout))
         return framed(arrays["mean"], self.sample_names_, samples)
@@ -478,14 +476,14 @@ class Estimator(abc.ABC):
         """
         return write_onnx(self._autoencoder, self.layout_, self._fitted_model.prior.n_latents, path)
 
-    def _shape_out(self, n: int, layout: str) -> tuple[int, ...]:
-        """Shape of n samples in a layout."""
-        return n, *to_input_layout(np.empty((0, *self.shape_)), layout).shape[1:]
-
     def _batches(self, samples: Any) -> Epoch:
         data = self._samples(samples)
         data.check()
-        return Epoch(data, Rows({}, len(data)), self._rows_per_batch, None, self._torch_device())
+        return self._epoch(data, Rows({}, len(data)))
+
+    def _epoch(self, samples: Samples, rows: Rows, world: World = ALONE) -> Epoch:
+        """One pass over samples with their coded rows, in the order of the data."""
+        return Epoch(samples, rows, self._rows_per_batch, None, self._torch_device(), world=world)
 
 
 def tell_missing(samples: Samples) -> None:
@@ -496,6 +494,20 @@ def tell_missing(samples: Samples) -> None:
     log.info("%s; the encoder sees which", found.count())
     for remark in found.remarks(vectors=len(samples.shape) == 1):
         log.warning(remark)
+
+
+def _measure_sizes(likelihood: Likelihood, samples: Samples, rows: Rows, world: World) -> None:
+    """Tell the likelihood the sizes of the training samples, if it wants any; a size of zero is an error."""
+    if likelihood.needs_totals:
+        likelihood.measure_sizes(samples.totals(world).to(likelihood.unit))
+    elif likelihood.size_column is not None:
+        given = sizes_in(rows)
+        if given is None:
+            raise ValueError(
+                f"expected a table with the sizes in a column {likelihood.size_column!r}, got none; "
+                "use size='total' for the totals of the samples"
+            )
+        likelihood.measure_sizes(given.to(likelihood.unit))
 
 
 def _digests(config: dict[str, Any], samples: Samples) -> dict[str, str]:

@@ -42,12 +42,6 @@ def choice(name: str, value: Any, known: Iterable[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(words)}, got {shown(value)}")
 
 
-def instance(name: str, value: Any, kind: type, example: str) -> None:
-    """Raise TypeError unless `value` is None or of this kind."""
-    if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{name} must be {example}, got {shown(value)}")
-
-
 def find_device(name: str | torch.device | None) -> torch.device:
     """The device of this name, which must be available; the best one without a name."""
     if name is None:

@@ -159,8 +159,9 @@ def _warn_if_large(cost: GPCost) -> None:
         )
 
 
-def _operations_per_second(size: int = 512) -> float:
+def _operations_per_second() -> float:
     """Measured on one product of matrices in float64."""
+    size = 512
     matrix = torch.ones(size, size, dtype=torch.float64)
     matrix @ matrix
     started = time.perf_counter()

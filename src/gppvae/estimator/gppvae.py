@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,8 +15,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from gppvae.data.arrays import Samples, to_input_layout
-from gppvae.data.batches import Epoch, derive_seed
+from gppvae.data.anndata_files import from_anndata
+from gppvae.data.arrays import Samples, shape_out, to_input_layout
+from gppvae.data.batches import derive_seed
 from gppvae.data.header import checked_content
 from gppvae.data.named import framed, samples_from
 from gppvae.data.run_files import model_file
@@ -31,21 +32,20 @@ from gppvae.estimator.checks import (
     whole,
 )
 from gppvae.estimator.choices import PATIENCE, TOLERANCE
-from gppvae.estimator.comparison import Comparison
 from gppvae.estimator.cost import tell_carried, tell_cost
-from gppvae.estimator.described import described
 from gppvae.estimator.explain import ROWS, explain
 from gppvae.estimator.explanation import Explanation
 from gppvae.estimator.impute import Imputation
+from gppvae.estimator.kernel_summary import described
 from gppvae.estimator.measuring import Measuring, releasing
-from gppvae.estimator.new_objects import add_objects, update
+from gppvae.estimator.new_objects import NewSamples, add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.plan import plan_fit, rows_held_out
-from gppvae.estimator.prediction import Calibration, Prediction, mean_and_std
+from gppvae.estimator.plotting import Plotting
+from gppvae.estimator.prediction import Prediction, mean_and_std
 from gppvae.estimator.saving import (
     check_network_sizes,
     check_same_kernel,
-    check_value_noise,
     close_dims,
     kernel_extras,
     load_weights,
@@ -62,12 +62,9 @@ from gppvae.estimator.settings import (
     group_texts,
     latent_groups,
 )
-from gppvae.estimator.showing import Showing
 from gppvae.estimator.validation import known_rows, same_length, validator
-from gppvae.estimator.with_anndata import fit_anndata
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
-from gppvae.inference.trust import Trust
 from gppvae.kernels import Kernel
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
@@ -95,7 +92,7 @@ KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
 @dataclass(eq=False, repr=False)
-class GPPVAE(Showing, Measuring):
+class GPPVAE(Plotting, Measuring):
     """Gaussian process prior VAE: z = f(row) + noise with f ~ GP(0, kernel), y = decoder(z) + noise.
 
     Args:
@@ -219,7 +216,8 @@ class GPPVAE(Showing, Measuring):
             index = np.setdiff1d(np.arange(len(everything)), held)
             training = everything.part(index), rows_table.take(index)
             kept = training[0], rows[torch.from_numpy(index).to(rows.device)]
-        judge = (everything.part(held), rows_table.take(held)) if held.size else self._validation(validation)
+        judge = None if validation is None else (self._samples(validation[0]), Table(validation[1]))
+        judge = (everything.part(held), rows_table.take(held)) if held.size else judge
         validate = None if judge is None else validator(model, *judge, plan.batch_size, self._torch_device())
         judged = judge is not None and known_rows(prior, judge[1]) is not None
 
@@ -267,7 +265,14 @@ class GPPVAE(Showing, Measuring):
             key_added: name of what is written back; None writes nothing. The predictions are a dense matrix.
             options: settings of GPPVAE, and options of fit().
         """
-        return fit_anndata(cls, adata, kernel, layer, spatial, key_added, options)
+        known = {item.name for item in fields(cls)}
+        settings = {name: options.pop(name) for name in list(options) if name in known}
+        samples, table = from_anndata(adata, layer, spatial)
+        model = cls(kernel, **settings).fit(samples, table, **options)
+        if key_added is not None:
+            adata.obsm[f"X_{key_added}"] = model.encode(samples)
+            adata.layers[key_added] = model.predict(table).mean
+        return model
 
     @property
     def _tolerance(self) -> float:
@@ -292,7 +297,9 @@ class GPPVAE(Showing, Measuring):
         """
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
-        ids, self.posterior_ = add_objects(self._fitted, self._new(data, Table(table)), self.remainders_, steps)
+        likelihoods = self._object_noise(), self._autoencoder.likelihood.values
+        new = NewSamples(data, Table(table), *likelihoods, self._rows_per_batch)
+        ids, self.posterior_ = add_objects(self._fitted, new, self.remainders_, steps)
         self._keep_remainders(data, Table(table), ids)
         return ids
 
@@ -404,7 +411,7 @@ class GPPVAE(Showing, Measuring):
         if include_noise and n_samples == 0:
             raise ValueError("include_noise needs draws to give a std, got n_samples=0; use for example n_samples=64")
         rows = model.prior.code(Table(table))
-        shape = self._shape_out(len(rows), self.layout_)
+        shape = shape_out(len(rows), self.shape_, self.layout_)
         if n_samples == 0:
             with Outputs(out, ("mean",), shape) as arrays:
                 for chunk in row_chunks(rows):
@@ -525,8 +532,8 @@ class GPPVAE(Showing, Measuring):
         if table is not None:
             same_length(data, Table(table))
             rows = model.prior.code(Table(table))
-        epoch = Epoch(data, rows, self._rows_per_batch, None, self._torch_device())
-        with Outputs(out, ("mean",), self._shape_out(epoch.n_rows, data.layout_in)) as arrays:
+        epoch = self._epoch(data, rows)
+        with Outputs(out, ("mean",), shape_out(epoch.n_rows, self.shape_, data.layout_in)) as arrays:
             for batch in epoch:
                 known = table is not None
                 before = normal_at(model, weights, batch.rows) if known else typical(model.prior, len(batch))
@@ -541,8 +548,7 @@ class GPPVAE(Showing, Measuring):
         data, rows_table = self._samples(samples), Table(table)
         data.check()
         same_length(data, rows_table)
-        epoch = Epoch(data, model.prior.code(rows_table), self._rows_per_batch, None, self._torch_device())
-        return predictive_bound(model, weights, epoch)
+        return predictive_bound(model, weights, self._epoch(data, model.prior.code(rows_table)))
 
     @torch.no_grad()
     @readable_algebra()
@@ -631,10 +637,7 @@ class GPPVAE(Showing, Measuring):
             self.posterior_.check([(group.rank, group.n_latents, group.places) for group in prior.groups])
             kept = under("remainders", tensors)
             self.remainders_ = Remainders.from_saved(meta["remainders"], kept, self.shape_, prior, self.posterior_)
-            self.calibration_ = None if meta["calibration"] is None else Calibration.from_json(meta["calibration"])
-            self.comparison_ = None if meta["comparison"] is None else Comparison.from_json(meta["comparison"])
-            self.value_noise_ = check_value_noise(tensors.get(VALUE_NOISE), self.shape_)
-            self.trust_ = Trust.from_json(meta["trust"])
+            self._restore_measured(meta, tensors.get(VALUE_NOISE))
             self._check_answers(None if "kernel" in meta["own"] else probe_table(prior))
         return self
 

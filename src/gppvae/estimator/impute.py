@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gppvae.data.arrays import Samples, to_input_layout
+from gppvae.data.arrays import Samples, shape_out, to_input_layout
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.outputs import Folder, Outputs
+from gppvae.inference.observation_weight import Trust, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.row_latents import STEPS, Observed, RowLatents
-from gppvae.inference.trust import Trust, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.value_noise import MAX_VALUES, noise_covariance, rows_enough
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
-from gppvae.models.forward import slopes
+from gppvae.models.curvature import slopes
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import latents_at
 from gppvae.prior.posterior import LatentPosterior
@@ -141,7 +141,7 @@ class Imputer:
         """Impute all samples; `out` is a folder for mean.npy, std.npy and draws.npy."""
         device = next(self.model.autoencoder.parameters()).device
         epoch = Epoch(data, rows, self.rows_at_once(data.shape), None, device)
-        shape = (len(data), *to_input_layout(np.empty((0, *data.shape)), data.layout_in).shape[1:])
+        shape = shape_out(len(data), data.shape, data.layout_in)
         of_draws = ("draws",) if n_samples else (), (shape[0], n_samples, *shape[1:])
         with Outputs(out, ("mean", "std"), shape) as arrays, Outputs(out, *of_draws) as drawn:
             trust = self.trust(epoch, generator, sides=False) or self.usual

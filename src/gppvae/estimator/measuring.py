@@ -23,11 +23,10 @@ from gppvae.data.words import reason
 from gppvae.estimator.base import Estimator
 from gppvae.estimator.comparison import Comparison, compare
 from gppvae.estimator.impute import TRIED_IN_FIT, Imputer, learn_value_noise
-from gppvae.estimator.new_objects import NewSamples
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate
 from gppvae.estimator.saving import check_value_noise
 from gppvae.estimator.validation import same_length, squared_errors
-from gppvae.inference.trust import Trust
+from gppvae.inference.observation_weight import Trust
 from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import laplace_posterior
@@ -113,26 +112,26 @@ class Measuring(Estimator):
             "comparison": compare(self, training, judge).to_json() if held_out else None,
         }
 
-    def _validation(self, given: tuple[Any, Any] | None) -> tuple[Samples, Table] | None:
-        """Rows to validate on, as the user gave them."""
-        return None if given is None else (self._samples(given[0]), Table(given[1]))
-
     def _epoch_of(self, samples: Samples, table: Table) -> Epoch:
-        rows = self.prior_.code(table)
-        return Epoch(samples, rows, self._rows_per_batch, None, self._torch_device(), world=current_world())
+        return self._epoch(samples, self.prior_.code(table), current_world())
 
     def _take(self, measured: dict[str, Any], folder: RunFolder | None) -> None:
         """Take over what was measured, which a checkpoint may have carried."""
         with contextlib.nullcontext() if folder is None else checked_content(folder.path / CHECKPOINT):
-            calibration, comparison, noise = (measured[name] for name in ("calibration", "comparison", "value_noise"))
-            self.calibration_ = None if calibration is None else Calibration.from_json(calibration)
-            self.comparison_ = None if comparison is None else Comparison.from_json(comparison)
+            noise = measured["value_noise"]
             found = None if noise is None else torch.tensor(noise, dtype=torch.float64, device=self._gp_device())
-            self.value_noise_ = check_value_noise(found, self.shape_)
-            self.trust_ = Trust.from_json(measured["trust"])
+            self._restore_measured(measured, found)
             likelihood = self._autoencoder.likelihood
             if likelihood.learns_noise:
                 likelihood.learn_noise(torch.tensor(measured["errors"], dtype=torch.float64))
+
+    def _restore_measured(self, saved: dict[str, Any], value_noise: Tensor | None) -> None:
+        """Set what was measured from the JSON values of a checkpoint or model file."""
+        calibration, comparison = saved["calibration"], saved["comparison"]
+        self.calibration_ = None if calibration is None else Calibration.from_json(calibration)
+        self.comparison_ = None if comparison is None else Comparison.from_json(comparison)
+        self.value_noise_ = check_value_noise(value_noise, self.shape_)
+        self.trust_ = Trust.from_json(saved["trust"])
 
     def _learn_to_impute(self, epoch: Epoch, held_out: bool) -> None:
         """What impute() needs to know, from held-out rows or from training rows."""
@@ -149,9 +148,8 @@ class Measuring(Estimator):
 
     def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
         """q(B) with the means that were trained, and variances from what the training rows say through the decoder."""
-        epoch = Epoch(data, rows, self._rows_per_batch, None, self._torch_device(), world=current_world())
         try:
-            return laplace_posterior(*self._fitted, epoch)
+            return laplace_posterior(*self._fitted, self._epoch(data, rows, current_world()))
         except torch.linalg.LinAlgError as error:  # a fit that took hours is kept
             log.warning("variances are those of training, since sites are not finite (%s)", reason(error))
             return self.posterior_
@@ -201,7 +199,7 @@ class Measuring(Estimator):
         if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
             return
         prior, rows, errors = self.prior_, self.prior_.code(table), []
-        for batch in Epoch(data, rows, self._rows_per_batch, None, self._torch_device()):
+        for batch in self._epoch(data, rows):
             error = batch.y - decode_mean(*self._fitted, batch.rows)
             errors.append((error if batch.mask is None else torch.where(batch.mask, error, 0.0)).cpu())
         for column, leaves in learned_by_column(prior).items():
@@ -212,10 +210,6 @@ class Measuring(Estimator):
     def _unit(self) -> np.ndarray:
         """Size of a value that counts as one, broadcastable to a sample."""
         return self._autoencoder.likelihood.unit.cpu().numpy()
-
-    def _new(self, data: Samples, table: Table) -> NewSamples:
-        """Samples of new ids, with the noise that vectors and q(B) are found with."""
-        return NewSamples(data, table, self._object_noise(), self._autoencoder.likelihood.values, self._rows_per_batch)
 
     def _object_noise(self) -> Likelihood:
         """The likelihood of values with noise as large as new objects differ by.

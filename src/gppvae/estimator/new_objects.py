@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +19,7 @@ from gppvae.inference.update import WeightUpdate
 from gppvae.kernels import Learned
 from gppvae.likelihoods import Likelihood
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import IdColumn, id_columns, learned_by_column, linear_in_vectors, vector_roots
+from gppvae.models.objects import IdColumn, id_columns, learned_by_column, level_of, linear_in_vectors, vector_roots
 from gppvae.models.remainders import Remainders
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.new_blocks import change_levels, take_back
@@ -59,16 +62,15 @@ def add_objects(
         raise ValueError(
             f"expected only new ids in column {column.name!r}, got {trained[0]!r} from training; remove those rows"
         )
-    before = [(leaf, leaf.x, leaf.added_root, leaf.levels) for leaf in column.learned]
-    of_own = [(leaf, leaf.levels, leaf.n_added) for leaf in column.own]
-    kept = dict(remainders.kept), dict(remainders.taken)
-    try:
+    learned = [(leaf, ("x", "added_root", "levels")) for leaf in column.learned]
+    own = [(leaf, ("levels", "n_added")) for leaf in column.own]
+    with _all_or_nothing(*learned, *own, (remainders, ("kept", "taken"))):
+        remainders.kept, remainders.taken = dict(remainders.kept), dict(remainders.taken)
         if column.own:
             weights = _with_new_blocks(model.prior, weights, column, ids, remainders)
         _append_placeholders(column.learned, ids)
         rows = model.prior.code(new.table, new_ids=False)
-        coded = rows.columns[column.leaves[0].key]
-        owner = coded.values[coded.index] - (len(column.levels) - len(ids))
+        owner = rows.columns[column.leaves[0].key].by_row - (len(column.levels) - len(ids))
         epoch = Epoch(new.data, rows, new.batch_size, None, next(model.autoencoder.parameters()).device)
         if column.learned:
             fit = ObjectFit(model, weights, column.learned, epoch, owner, len(ids), new.of_vectors)
@@ -78,15 +80,20 @@ def add_objects(
             weights = taking.run(steps)
             rows_of = [torch.nonzero(owner == number).squeeze(1) for number in range(len(ids))]
             taken = zip(ids, taking.taken_in(weights, rows_of), strict=True)
-            remainders.taken |= {(column.name, name): own for name, own in taken}
-    except BaseException:  # Ctrl-C too
-        for leaf, x, added_root, levels in before:
-            leaf.x, leaf.added_root, leaf.levels = x, added_root, levels
-        for own, levels, n_added in of_own:
-            own.levels, own.n_added = levels, n_added
-        remainders.kept, remainders.taken = kept
-        raise
+            remainders.taken |= {(column.name, name): sites for name, sites in taken}
     return ids, weights
+
+
+@contextlib.contextmanager
+def _all_or_nothing(*states: tuple[Any, tuple[str, ...]]) -> Iterator[None]:
+    """Give objects their former attributes of these names again if the block fails, by Ctrl-C too."""
+    before = [(owner, name, getattr(owner, name)) for owner, names in states for name in names]
+    try:
+        yield
+    except BaseException:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+        raise
 
 
 def _with_new_blocks(
@@ -108,12 +115,10 @@ def _with_new_blocks(
 
 def _set_vectors(leaves: list[Learned], ids: list[str], vectors: Tensor, root: Tensor) -> None:
     """Give the last ids of a column their vectors (P, J) and covariance roots (P, J, J)."""
-    start = 0
-    for leaf in leaves:
-        part = slice(start, start + leaf.dim)
+    dims = [leaf.dim for leaf in leaves]
+    for leaf, x, own_root in zip(leaves, vectors.split(dims, 1), root.split(dims, 1), strict=True):
         leaf.drop_levels(ids)
-        leaf.add_levels(ids, vectors[:, part], root[:, part])
-        start += leaf.dim
+        leaf.add_levels(ids, x, own_root)
 
 
 def update(
@@ -133,43 +138,32 @@ def update(
     same_length(data, table)
     rows = model.prior.code(table, new_ids=False)
     epoch = Epoch(data, rows, batch_size, None, next(model.autoencoder.parameters()).device)
-    before = [(leaf, leaf.x, leaf.trained_root, leaf.added_root) for leaf in _learned(model.prior)]
-    try:
+    learned = [leaf for leaf in model.prior.leaves() if isinstance(leaf, Learned)]
+    with _all_or_nothing(*((leaf, ("x", "trained_root", "added_root")) for leaf in learned)):
         for leaves in learned_by_column(model.prior).values():
             if linear_in_vectors(model.prior, leaves) and len(vector_roots(leaves)):
                 _update_vectors(fitted, leaves, epoch, likelihood, steps)
         return WeightUpdate(model, weights, epoch, likelihood).run(steps)
-    except BaseException:  # Ctrl-C too
-        for leaf, x, trained_root, added_root in before:
-            leaf.x, leaf.trained_root, leaf.added_root = x, trained_root, added_root
-        raise
 
 
 def _update_vectors(
     fitted: tuple[GPPriorVAE, LatentPosterior], leaves: list[Learned], epoch: Epoch, likelihood: Likelihood, steps: int
 ) -> None:
     """Vectors of the ids of a column given further samples of them; points stay points."""
-    column = epoch.rows.columns[leaves[0].key]
-    levels, owner = column.values[column.index].unique(return_inverse=True)
+    levels, owner = level_of(leaves, epoch.rows).unique(return_inverse=True)
     certain = ~vector_roots(leaves)[levels].flatten(1).any(1)
     known = known_vectors(leaves, levels)
     x, root = ObjectFit(*fitted, leaves, epoch, owner, len(levels), likelihood, known).run(steps)
     levels, x, root = levels[~certain], x[~certain], root[~certain]
-    start, trained = 0, levels < leaves[0].n_trained
-    for leaf in leaves:
-        part = slice(start, start + leaf.dim)
-        start += leaf.dim
+    trained, dims = levels < leaves[0].n_trained, [leaf.dim for leaf in leaves]
+    for leaf, own_x, own_root in zip(leaves, x.split(dims, 1), root.split(dims, 1), strict=True):
         vectors = leaf.x.detach().clone()
-        vectors[levels] = x[:, part]
+        vectors[levels] = own_x
         leaf.x = nn.Parameter(vectors, requires_grad=leaf.x.requires_grad)
         if trained.any():
-            leaf.trained_root = leaf.trained_root.index_copy(0, levels[trained], root[trained][:, part])
+            leaf.trained_root = leaf.trained_root.index_copy(0, levels[trained], own_root[trained])
         if not trained.all():
-            leaf.added_root = leaf.added_root.index_copy(0, levels[~trained] - leaf.n_trained, root[~trained][:, part])
-
-
-def _learned(prior: LatentPrior) -> list[Learned]:
-    return [leaf for leaves in learned_by_column(prior).values() for leaf in leaves]
+            leaf.added_root = leaf.added_root.index_copy(0, levels[~trained] - leaf.n_trained, own_root[~trained])
 
 
 def _append_placeholders(leaves: list[Learned], ids: list[str]) -> None:

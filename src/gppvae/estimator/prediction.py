@@ -11,7 +11,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from gppvae.estimator.shown import prediction_html, prediction_text
+from gppvae.estimator.display import prediction_html, prediction_text
 
 BINS = 16
 LEAST_PER_BIN = 100

@@ -12,7 +12,7 @@ from gppvae import __version__
 from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
-from gppvae.estimator.described import kernel_text
+from gppvae.estimator.kernel_summary import kernel_text
 from gppvae.explore import latents, objects, terms
 from gppvae.explore.columns import check_row, numbers_in
 from gppvae.explore.live import Live

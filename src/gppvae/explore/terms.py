@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gppvae.data.table import Rows
-from gppvae.estimator.described import learned_words
+from gppvae.estimator.kernel_summary import learned_words
 from gppvae.explore.columns import ColumnFacts
 from gppvae.kernels import Constant, IdLeaf, InducingLeaf, Leaf
 from gppvae.kernels.base import Term

@@ -1,4 +1,4 @@
-"""The small interface that every way of fitting shares, and the pieces of their bounds."""
+"""The interface of all inferences, and the terms that their bounds share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.batches import Batch, Epoch
+from gppvae.data.world import World
 from gppvae.inference.phase import Budget, Phase
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.vae import Autoencoder
@@ -53,7 +54,7 @@ class LossTerms:
 
     def backward(self) -> None:
         """Gradients of the bound per sample, in one pass. Terms may live on different devices."""
-        back_propagate(*(term / self.n for term in self._terms()))
+        back_propagate(*(getattr(self, name) / self.n for name in TERMS))
 
     def waiting_for(self, *groups: str) -> LossTerms:
         """The same terms; these groups of parameters keep their gradients and do not step yet."""
@@ -66,9 +67,6 @@ class LossTerms:
     def named(self) -> dict[str, Tensor]:
         """Values by name, detached, for the log."""
         return {name: getattr(self, name).detach().clone() for name in TERMS}
-
-    def _terms(self) -> list[Tensor]:
-        return [getattr(self, name) for name in TERMS]
 
 
 TERMS = tuple(field.name for field in fields(LossTerms))[:4]
@@ -84,11 +82,11 @@ class Inference(nn.Module, abc.ABC):
         sweeps: passes over the data per epoch, for the progress bar.
         conditions: whether a phase of it ends with a q(B) of its own.
         follows: whether it needs the q(B) of a phase before it.
-        trains_encoder: whether encodings mean something after it.
+        trains_encoder: whether the encoder is trained.
         validated_by: "prediction", "reconstruction" or None; predictions fall back on reconstructions at unknown ids.
         alpha: latent noise variance that a fit starts from.
-        identifies_noise: whether its bound says how large the latent noise is. It does not where q(eta) = p(eta): then
-            only the reconstruction sees it, and wants none.
+        identifies_noise: whether its bound identifies the latent noise variance. It does not where q(eta) = p(eta):
+            then only the reconstruction term depends on it, and favours zero.
 
     Example:
         >>> from gppvae import Inference
@@ -132,7 +130,7 @@ class Inference(nn.Module, abc.ABC):
         return [*budget.warm_up(), *budget.joint(cls)]
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw what is random in the parameters; called once, before anything else."""
+        """Draw random initial values of the parameters; called once, before anything else."""
         return None
 
     def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
@@ -153,14 +151,14 @@ class Inference(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def weights(self, epoch: Epoch) -> LatentPosterior | None:
-        """q(B) for predictions, None when the model has no GP; by default given what the encoder says of all rows."""
+        """q(B) for predictions, None when the model has no GP; by default conditioned on the encoder's q(z | y)."""
         prior, encode = self.model.prior, self.model.autoencoder.encode
         totals = sum_rows(epoch, lambda batch: prior.statistics(batch.rows, *encode(batch.y, batch.mask)))
         return prior.posterior(totals)
 
 
 def back_propagate(*losses: Tensor) -> None:
-    """One backward pass from all losses that depend on something that is trained."""
+    """One backward pass from all losses that depend on a trained parameter."""
     torch.autograd.backward([loss for loss in losses if loss.requires_grad])
 
 
@@ -170,8 +168,14 @@ def sum_rows(epoch: Epoch, part: Callable[[Batch], Sums]) -> Sums:
     totals = StatisticsSum()
     for batch in epoch:
         totals.add(part(batch))
-    epoch.world.sum_([tensor for sums in totals.value for tensor in sums.tensors()])
-    return totals.value
+    return over_processes(totals.value, epoch.world)
+
+
+def over_processes(parts: Sums, world: World) -> Sums:
+    """Sums over the rows of all processes, from those over the rows of each."""
+    totals = [sums.whole() for sums in parts]
+    world.sum_([tensor for sums in totals for tensor in sums.tensors()])
+    return totals
 
 
 def draw(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:

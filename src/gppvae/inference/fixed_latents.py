@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
-from gppvae.inference.base import Inference, LossTerms, back_propagate, neg_entropy
+from gppvae.inference.base import Inference, LossTerms, back_propagate, neg_entropy, over_processes
 from gppvae.inference.exact import pull_back
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import LatentPosterior
@@ -21,8 +21,8 @@ CHUNK_ROWS = 8192
 class FixedLatents(Inference):
     """Exact gradient of the expected GP term with respect to the prior's parameters, one step per epoch.
 
-    No network runs after the first pass, so an epoch costs O(N M (2M + L) + H^3). Memory: the encoder
-    outputs of the rows that this process sees, 2 N L numbers in all; no other inference keeps latents.
+    No network runs after the first pass, so an epoch costs O(N M (2M + L) + H^3). Memory: the encoder outputs of the
+    rows of this process, 2 N L numbers over all processes.
     """
 
     name = "fixed"
@@ -44,14 +44,14 @@ class FixedLatents(Inference):
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         assert self._encoded is not None, "start() comes before steps()"
         _, mean, var = self._encoded
-        # One chunk at least: a process without rows still takes part in every sum.
+        # At least one chunk: a process without rows still takes part in every sum.
         chunks = [slice(start, start + CHUNK_ROWS) for start in range(0, max(len(mean), 1), CHUNK_ROWS)]
         totals = StatisticsSum()
         with torch.no_grad():
             for chunk in chunks:
                 totals.add(self._statistics(chunk))
-        epoch.world.sum_([tensor for sums in totals.value for tensor in sums.tensors()])
-        gp_nll, penalty, pull = pull_back(self.model.prior, totals.value, epoch.n_rows, epoch.world)
+        everywhere = over_processes(totals.value, epoch.world)
+        gp_nll, penalty, pull = pull_back(self.model.prior, everywhere, epoch.n_rows, epoch.world)
         for chunk in chunks:
             back_propagate(pull.dot(self._statistics(chunk)))
         yield LossTerms(mean.new_zeros(()), gp_nll, neg_entropy(var), penalty, n=epoch.n_rows)

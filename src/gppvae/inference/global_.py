@@ -22,12 +22,12 @@ from gppvae.prior.posterior import DiagonalCovariance, Features, LatentPosterior
 class Global(Inference):
     """q(B) = N(m, diag std^2) with m and std learned by mini-batches, together with decoder and kernel.
 
-    The bound is sum_n E log p(y_n | z_n) - KL(q(B) || N(0, I)), z_n = B'v_n + eta_n: what the decoder is
-    trained on is what it meets in predictions. Source: docs/math.md, "Train path = predict path".
+    The bound is sum_n E log p(y_n | z_n) - KL(q(B) || N(0, I)), z_n = B'v_n + eta_n: the decoder is trained on the
+    latents that it gets in prediction. Source: docs/math.md, "Train path = predict path".
 
     Args:
         model: the model.
-        std: of the weights at the start, relative to their prior.
+        std: initial standard deviation of the weights; that of their prior is 1.
     Cost: below one plain VAE epoch (no encoder pass) plus O(N H L), H the features of a row. The optimiser steps all
     weights with every batch.
     """
@@ -49,7 +49,7 @@ class Global(Inference):
     def phases(cls, budget: Budget) -> list[Phase]:
         if budget.epochs == 0:
             return []
-        # The decoder alone bears higher rates than networks that are trained through each other.
+        # A decoder trained alone tolerates higher rates than an encoder and a decoder trained together.
         rates = {"decoder": 4.0 * budget.lr, "prior": budget.prior_lr, "weights": budget.prior_lr}
         rates |= {"encoder": budget.lr} if budget.unexplained else {}
         return [
@@ -64,7 +64,7 @@ class Global(Inference):
 
     @torch.no_grad()
     def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
-        """Go on from the q(B) of a phase before, where that was learned here too; a resumed run has its own."""
+        """Start from the q(B) of the phase before if that has the same form; a resumed run has its own."""
         parts = [] if weights is None or self.begun else weights.parts
         if all(isinstance(part, DiagonalCovariance) for part in parts):
             for mean, log_std, part in zip(self.means, self.log_stds, parts, strict=False):
@@ -100,11 +100,11 @@ class Global(Inference):
     def _at(self, rows: RowFeatures, of_all: float, rows_of_ids: list[Tensor | None]) -> tuple[Latents, Tensor]:
         """The latents of rows at q(B), and their share of KL(q(B) || N(0, I)).
 
-        Where ids have blocks of weights, a batch takes those of its own ids out of all, and each row has its part of
-        what its id's block costs: over an epoch that is the same sum.
+        With per-id blocks, a batch uses only the weights of its own ids, and the KL of a block is divided equally among
+        the rows of its id: over an epoch the sum is the same.
 
         Args:
-            of_all: share of the rows among those of an epoch.  rows_of_ids: how many an epoch has of each id.
+            of_all: these rows as a share of those of an epoch.  rows_of_ids: number of rows of each id in an epoch.
         """
         features: list[Features] = []
         parts, kl = [], torch.zeros((), dtype=torch.float64, device=self.means[0].device)
@@ -113,7 +113,7 @@ class Global(Inference):
                 own: Tensor | slice = slice(None)
                 share: Tensor | float = of_all
             else:
-                unseen = torch.nonzero(rows_of == 0).squeeze(1)  # nothing but their prior speaks of them
+                unseen = torch.nonzero(rows_of == 0).squeeze(1)  # ids without rows keep their prior
                 blocks = torch.cat([V.block, unseen]).unique()
                 here = torch.bincount(V.block, minlength=len(rows_of))[blocks]
                 of_ids = torch.where(rows_of[blocks] == 0, of_all, here.double() / rows_of[blocks].clamp_min(1))
@@ -134,8 +134,8 @@ class Global(Inference):
 class Distill(Inference):
     """Fit the encoder to the latents that a finished q(B) predicts for the training rows, all else fixed.
 
-    Loss: -log N(E z_n; mu(y_n), s2(y_n)), so that the variance says how well the encoder knows z. Latents without a
-    kernel keep their own bound, with the others where q(B) puts them.
+    Loss: -log N(E z_n; mu(y_n), s2(y_n)), so that s2 is the encoder's own error variance. Latents without a kernel keep
+    their ELBO, with all others fixed at their mean under q(B).
     """
 
     name = "distill"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from gppvae.data.batches import Epoch
-from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon_nll, sum_rows
+from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, over_processes, recon_nll, sum_rows
 from gppvae.inference.running import RunningSums, add
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import LatentPosterior
@@ -66,9 +66,7 @@ class Minibatch(Inference):
         self.running.end_epoch()
 
     def _take_over(self, recent: Sums, epoch: Epoch) -> Sums:
-        """Add what all processes saw since q(B) was last conditioned; nothing is recent then."""
+        """Add the statistics of all processes since q(B) was last conditioned; returns the empty list to go on with."""
         if recent:
-            recent = [sums.whole() for sums in recent]
-            epoch.world.sum_([tensor for sums in recent for tensor in sums.tensors()])
-            self.running.add(recent)
+            self.running.add(over_processes(recent, epoch.world))
         return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +10,11 @@ from torch import Tensor
 from gppvae.data.batches import Batch, Epoch
 from gppvae.kernels import Learned
 from gppvae.likelihoods import Likelihood
-from gppvae.models.curvature import Signs, expand
+from gppvae.models.curvature import expand
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import latents_by_vector, vector_roots
+from gppvae.models.objects import latents_by_vector, level_of, using_vectors, vector_roots
 from gppvae.models.refine import covariance_at
+from gppvae.prior.linalg import eye_like, inverse_root, matvec, vecmat
 from gppvae.prior.posterior import LatentPosterior
 
 TRIED = 64  # vectors of trained objects that a new one may start from
@@ -42,7 +42,7 @@ def vector_prior(leaves: list[Learned], n_objects: int = 1) -> VectorPrior:
     X = trained_vectors(leaves)
     P, J = X.shape
     centred = X - X.mean(0)
-    eye = torch.eye(J, dtype=X.dtype, device=X.device)
+    eye = eye_like(X)
     covariance = centred.T @ centred / max(P - 1, 1)
     target = covariance.diagonal().mean().clamp_min(1e-6) * eye
     share = J / (P + J)
@@ -52,13 +52,12 @@ def vector_prior(leaves: list[Learned], n_objects: int = 1) -> VectorPrior:
 
 
 def known_vectors(leaves: list[Learned], levels: Tensor) -> VectorPrior:
-    """What is known of the vectors of these levels, (P,): the prior of their further samples."""
+    """The posterior of the vectors of these levels, (P,), as the prior for further samples."""
     mean = torch.cat([leaf.x.detach() for leaf in leaves], dim=1)[levels]
     root = vector_roots(leaves)[levels]
-    # Vectors that are points move by nothing: a small variance stands for none.
-    eye = torch.eye(root.shape[1], dtype=root.dtype, device=root.device)
-    precision = torch.cholesky_inverse(torch.linalg.cholesky(root @ root.transpose(1, 2) + 1e-10 * eye))
-    return VectorPrior(mean, precision)
+    # Point estimates must not move: a tiny variance stands for zero.
+    covariance = root @ root.mT + 1e-10 * eye_like(root)
+    return VectorPrior(mean, torch.cholesky_inverse(torch.linalg.cholesky(covariance)))
 
 
 @dataclass(frozen=True)
@@ -86,16 +85,17 @@ class ObjectFit:
     """Vectors of objects as the maximum of their posterior, and its curvature there.
 
     A row's latents are z = A'x + o + R u: linear in the vector, with a deviation u ~ N(0, I) of the row's own, R R' the
-    latent noise plus the uncertainty of q(B). Start: the best of a closed form (the encoder says what z is), the mean
-    and some of the trained vectors. Then damped Gauss-Newton steps (Levenberg-Marquardt) on -log p(y | decoder(z)) -
-    log p(u) - log p(x), all objects at once; an object whose step does not lower its loss takes a shorter one.
+    latent noise plus the uncertainty of q(B). Start: the best of a closed form (encoder outputs as observations of z),
+    the mean and some of the trained vectors. Then damped Gauss-Newton steps (Levenberg-Marquardt) on
+    -log p(y | decoder(z)) - log p(u) - log p(x), all objects at once; an object whose loss a step does not lower
+    takes a shorter one.
     Source: docs/math.md, "Objects that were not in the training set".
 
     Args:
         model, weights: fitted.  leaves: learned kernels of the column.
         epoch: the samples with coded rows.  owner: (N,) which object each row shows.
         n_objects: P.  likelihood: of the samples, with measured noise.
-        of_vectors: what is known of the vectors; that of new objects when None.
+        of_vectors: prior of the vectors; that of new objects when None.
     Cost: per step about min(L, 16) passes of the decoder over the samples; memory O(N L (L + J)).
     """
 
@@ -128,27 +128,21 @@ class ObjectFit:
             now = tried.where(better, better[self.owner], now)
             damping = torch.where(better, damping / 5.0, damping * 5.0).clamp(*DAMPINGS)
         root = torch.linalg.cholesky(self._reduced(now, torch.zeros_like(damping))[0])
-        eye = torch.eye(now.x.shape[1], dtype=root.dtype, device=self.device)
-        inverse = torch.linalg.solve_triangular(root.transpose(1, 2), eye.expand_as(root), upper=True)
-        return now.x, inverse.contiguous()
+        return now.x, inverse_root(root).contiguous()
 
     @torch.no_grad()
     def _deviations(self) -> Tensor:
-        """R with R R' the covariance of z at the rows when the vectors are what the prior says, (N, L, L)."""
-        rows, column = self.epoch.rows, self.epoch.rows.columns[self.leaves[0].key]
-        level = column.values[column.index]
-        with contextlib.ExitStack() as stack:
-            start = 0
-            for leaf in self.leaves:
-                x = leaf.x.detach().clone()
-                x[level] = self.of_vectors.mean[self.owner, start : start + leaf.dim]
-                stack.enter_context(leaf.using(x))
-                start += leaf.dim
+        """R with R R' the covariance of z at the rows, vectors at their prior mean, (N, L, L)."""
+        rows, vectors = self.epoch.rows, [leaf.x.detach().clone() for leaf in self.leaves]
+        means = self.of_vectors.mean.split([leaf.dim for leaf in self.leaves], dim=1)  # (P, M) each
+        for x, mean in zip(vectors, means, strict=True):
+            x[level_of(self.leaves, rows)] = mean[self.owner]
+        with using_vectors(self.leaves, vectors):
             return torch.linalg.cholesky(covariance_at(self.model.prior, self.weights, rows))
 
     @torch.no_grad()
     def _start(self, steps: int) -> Tensor:
-        """Where each object starts, (P, J): of new objects the best of several, since one sample fits many vectors."""
+        """Initial vectors, (P, J); for new objects the best of several, since one sample fits many vectors."""
         x = self.of_vectors.mean.clone()
         if not self.new:
             return x
@@ -167,7 +161,7 @@ class ObjectFit:
         """Posterior mean of x when the encoder's (mean, var) are observations of z = A'x + o + eta."""
         prior = self.model.prior
         precision = self.of_vectors.precision.clone()
-        right = (precision @ self.of_vectors.mean.unsqueeze(2)).squeeze(2)
+        right = matvec(precision, self.of_vectors.mean)
         for batch in self.epoch:
             mean, var = map(prior.to_gp, self.model.autoencoder.encode(batch.y, batch.mask))
             index = batch.index.to(self.device)
@@ -176,20 +170,20 @@ class ObjectFit:
             weighted = A * c.unsqueeze(1)
             precision.index_add_(0, owner, weighted @ A.transpose(1, 2))
             error = mean - self.offset[index]
-            right.index_add_(0, owner, (weighted @ error.unsqueeze(2)).squeeze(2))
+            right.index_add_(0, owner, matvec(weighted, error))
         return torch.linalg.solve(precision, right.unsqueeze(2)).squeeze(2)
 
     # -- the loss
 
     def _latents(self, x: Tensor, u: Tensor, batch: Batch) -> Tensor:
         index = batch.index.to(self.device)
-        linear = (x[self.owner[index]].unsqueeze(1) @ self.A[index]).squeeze(1) + self.offset[index]
-        return linear + (self.R[index] @ u[index].unsqueeze(2)).squeeze(2)
+        linear = vecmat(x[self.owner[index]], self.A[index]) + self.offset[index]
+        return linear + matvec(self.R[index], u[index])
 
     def _penalty(self, x: Tensor, u: Tensor) -> Tensor:
         """-log p(x) - log p(u) per object up to a constant, (P,)."""
         shift = x - self.of_vectors.mean
-        own = 0.5 * ((shift.unsqueeze(1) @ self.of_vectors.precision).squeeze(1) * shift).sum(1)
+        own = 0.5 * (vecmat(shift, self.of_vectors.precision) * shift).sum(1)
         return own.index_add(0, self.owner, 0.5 * u.square().sum(1))
 
     def _loss(self, x: Tensor, u: Tensor) -> Tensor:
@@ -209,7 +203,7 @@ class ObjectFit:
         for batch in self.epoch:
             z, index = self._latents(x, u, batch), batch.index.to(self.device)
             autoencoder = self.model.autoencoder.with_sizes_of(batch)
-            found = expand(autoencoder, self.likelihood, batch.y, batch.mask, z, Signs.of(batch))
+            found = expand(autoencoder, self.likelihood, batch, z)
             loss = loss.index_add(0, self.owner[index], gp(found.nll))
             gradient[index], curvature[index] = gp(found.gradient), gp(found.curvature)
         return _State(x, u, loss, gradient, curvature)
@@ -217,19 +211,19 @@ class ObjectFit:
     def _reduced(self, at: _State, damping: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Curvature (P, J, J) and gradient (P, J) for x with the deviations eliminated (Schur complement).
 
-        Returns also what deviations follow from: the Cholesky factors of their own curvature I + R'Lambda R, and
+        Also returns what deviations are computed from: the Cholesky factors of their curvature I + R'Lambda R, and
         R'Lambda A', (N, L, J).
         """
-        R, eye = self.R, torch.eye(self.R.shape[1], dtype=self.R.dtype, device=self.device)
-        own = eye + R.transpose(1, 2) @ at.curvature @ R
+        R = self.R
+        own = eye_like(R) + R.transpose(1, 2) @ at.curvature @ R
         own = own + torch.diag_embed(own.diagonal(dim1=1, dim2=2) * damping[self.owner, None])
         root = torch.linalg.cholesky(own)
         LA = at.curvature @ self.A.transpose(1, 2)  # (N, L, J)
         cross = R.transpose(1, 2) @ LA
-        pull = (at.u + (R.transpose(1, 2) @ at.gradient.unsqueeze(2)).squeeze(2)).unsqueeze(2)  # (N, L, 1)
+        pull = (at.u + matvec(R.mT, at.gradient)).unsqueeze(2)  # (N, L, 1)
         curvature = self.A @ LA - cross.transpose(1, 2) @ torch.cholesky_solve(cross, root)
         gradient = self.A @ at.gradient.unsqueeze(2) - cross.transpose(1, 2) @ torch.cholesky_solve(pull, root)
-        shift = ((at.x - self.of_vectors.mean).unsqueeze(1) @ self.of_vectors.precision).squeeze(1)
+        shift = vecmat(at.x - self.of_vectors.mean, self.of_vectors.precision)
         total = self.of_vectors.precision.clone().index_add_(0, self.owner, curvature)
         return total, shift.index_add(0, self.owner, gradient.squeeze(2)), root, cross
 

@@ -30,7 +30,7 @@ class Phase:
         held_out: whether rows held out to measure errors stay out of this phase; errors are measured at its end.
         restart: whether the model starts again from where the fit began.
         until_best: whether it ends after as many epochs as the phase with rows held out had at its least error there;
-            after none where the start was best.
+            zero if the start was best.
 
     Example:
         >>> from gppvae import Phase
@@ -108,7 +108,7 @@ class Budget:
         schedule: "joint" trains everything in the last phase, "disjoint" leaves the networks as the VAE warm-up made
             them (the paper's GPPVAE-joint and -dis).
         epochs, warmup_epochs, gp_epochs: of the joint, VAE and GP-only phases.
-        lr: of the networks.  prior_lr: of kernel and weights where the networks are fixed or not coded.
+        lr: of the networks.  prior_lr: of kernel, latent noise and weights outside of joint phases.
         unexplained: whether some latents have no kernel, so that the encoder is always in the path.
     """
 

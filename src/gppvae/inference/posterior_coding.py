@@ -8,26 +8,27 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
-from gppvae.inference.base import Inference, LossTerms, draw, recon_nll, sum_rows, with_unexplained
+from gppvae.inference.base import Inference, LossTerms, draw, over_processes, recon_nll, sum_rows, with_unexplained
 from gppvae.inference.phase import Budget, Phase
 from gppvae.inference.running import KeptSums, RunningSums, add
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.prior.statistics import Sums
 
-BATCHES_PER_STEP = 4  # of encoder and prior; then q(B) is conditioned again
-ROWS_PER_STEP = 4  # at least a row for so many ids with features of their own
-KEPT = 0.3  # share of what rows wanted before, each time that q(B) is conditioned again
+BATCHES_PER_STEP = 4  # of encoder and prior, after which q(B) is conditioned again
+ROWS_PER_STEP = 4  # per-id blocks for each row that must come in before q(B) is conditioned again
+KEPT = 0.3  # decay of the gradient sums of earlier rows, each time that q(B) is conditioned again
 
 
 class PosteriorCoding(Inference):
     """q(B) = posterior given pseudo-observations mu_n of f(row_n) with noise d_n from the encoder.
 
     Training and prediction use the same path, row -> q(f) -> decoder; the bound is
-    E log p(y | z) - KL(q(B) || N(0, I)), z = f + eta. Every row acts on the f of every other. What the others want of
-    q(B) is estimated from the rows seen before it was conditioned, the last of them first, since the few that share a
-    batch would be too noisy. An encoder that steps again before q(B) has followed its last step goes too far, so
-    encoder and prior take one step for a few batches, and then q(B) is conditioned; the decoder steps with every batch.
+    E log p(y | z) - KL(q(B) || N(0, I)), z = f + eta. Every pseudo-observation influences f at all rows. The gradient
+    of the bound of all rows with respect to q(B) is estimated from the rows visited before q(B) was last conditioned,
+    recent ones weighted most: the rows of one batch alone would be too noisy. An encoder that steps again before q(B)
+    has followed overshoots, so encoder and prior take one step per few batches, after which q(B) is conditioned again;
+    the decoder steps with every batch.
     Source: Pearce 2019; Jazbec et al. 2021; docs/math.md, "Posterior coding in mini-batches".
 
     Cost: one plain VAE epoch plus O(N H (H + L)), and H^3 per four batches; one more such epoch before the first.
@@ -43,8 +44,8 @@ class PosteriorCoding(Inference):
 
     @classmethod
     def phases(cls, budget: Budget) -> list[Phase]:
-        # One step of the encoder stands for four batches, and half of its rate gets further. Steps are noisy, since
-        # what rows want of each other is an estimate: the rates fall to zero.
+        # One step of the encoder stands for four batches, and half the rate works better. The gradients with respect to
+        # q(B) are noisy estimates, so rates decay to zero.
         return [*budget.warm_up(), *budget.joint(cls, lr={"encoder": 0.5 * budget.lr}, decay="cosine")]
 
     def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
@@ -68,7 +69,7 @@ class PosteriorCoding(Inference):
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         prior, autoencoder = self.model.prior, self.model.autoencoder
-        # Conditioning looks at every block of the prior: once enough rows have come, the time of an epoch stays linear.
+        # Conditioning factors every block: waiting for enough rows keeps the time of an epoch linear in N.
         enough = -(-prior.n_blocks // (ROWS_PER_STEP * epoch.batch_size))
         per_step = min(max(BATCHES_PER_STEP, enough), epoch.n_batches)
         recent: Sums = []
@@ -95,7 +96,7 @@ class PosteriorCoding(Inference):
             recent = add(recent, self._sums(batch, mean, noise, f, s))
             gathered += 1
             left = epoch.n_batches - number - 1
-            if left and (gathered < per_step or left < per_step):  # what is left at the end joins the last step
+            if left and (gathered < per_step or left < per_step):  # the remaining batches join the last step
                 yield terms.waiting_for("encoder", "prior", "noise")
             else:
                 yield terms.standing_for(gathered)
@@ -105,22 +106,20 @@ class PosteriorCoding(Inference):
 
     @torch.no_grad()
     def _sums(self, batch: Batch, mean: Tensor, noise: list[Tensor], f: Tensor, s: Tensor) -> Sums:
-        """What rows say and what they want, over the rows of a batch; gradients are per sample until here."""
+        """Sums over a batch of pseudo-observations, and of gradients with respect to f (per sample until here)."""
         assert f.grad is not None and s.grad is not None
         prior, n = self.model.prior, batch.total
         observed = prior.pseudo_statistics(batch.rows, mean, noise)
         return observed + prior.wanted_statistics(batch.rows, n * f.grad, n * s.grad)
 
     def _take_over(self, recent: Sums, epoch: Epoch) -> None:
-        """Add what all processes saw since q(B) was last conditioned."""
+        """Add the sums of all processes since q(B) was last conditioned."""
         if not recent:
             return
-        recent = [sums.whole() for sums in recent]
-        epoch.world.sum_([tensor for sums in recent for tensor in sums.tensors()])
-        observed, wanted = _halves(recent)
+        observed, wanted = _halves(over_processes(recent, epoch.world))
         self.running.add(observed)
         n_rows = self.running.n_rows
-        if self.wanted.n_rows < n_rows and wanted[0].sums[3] < n_rows:  # all rows at once stand for themselves alone
+        if self.wanted.n_rows < n_rows and wanted[0].sums[3] < n_rows:  # sums over all rows need no history
             wanted = add(wanted, self.wanted.get(), KEPT)
         self.wanted.set(wanted)
 
@@ -137,5 +136,5 @@ class PosteriorCoding(Inference):
 
 
 def _halves(sums: Sums) -> tuple[Sums, Sums]:
-    """What rows say of the latents, and what they want of q(B)."""
+    """Sums of the pseudo-observations, and those of the gradients."""
     return sums[: len(sums) // 2], sums[len(sums) // 2 :]

@@ -1,4 +1,4 @@
-"""Latents of rows given what was observed of their samples, and what follows for the values that were not.
+"""Posterior of the latents of rows given partly observed samples, and of the values that were not observed.
 
 For one row, with the GP's prediction N(m, S) of its latents (S diagonal, latent noise included) as prior:
 
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gppvae.inference.trust import HiddenValues
+from gppvae.inference.observation_weight import HiddenValues
 from gppvae.likelihoods import Likelihood
-from gppvae.models.forward import slopes
+from gppvae.models.curvature import slopes
 from gppvae.models.vae import Autoencoder
-from gppvae.prior.sites import steady_cholesky
+from gppvae.prior.linalg import inverse_root, matvec, steady_cholesky
 
 LEAST_VARIANCE = 1e-12
 STEPS = 8
@@ -68,7 +68,7 @@ class RowLatents:
         known: what was observed.
         noise: Psi, (K, K) float64, of vectors; None where the likelihood's own variances are all there is.
         starts: latents to start from, (B, L) each; every row takes the best of them.
-        weight: of the observed values against the GP's prediction (trust.py).
+        weight: of the observed values against the GP's prediction (observation_weight.py).
         steps: Gauss-Newton steps.
     Cost: per step L forward-mode passes of the decoder, and O(B L^2 (K + L)); with Psi O(B K^2 (K + L)) as well.
     """
@@ -88,8 +88,8 @@ class RowLatents:
         self.share, self.precision = min(weight, 1.0), 1.0 / (known.var * max(weight, 1.0))
         self.root_noise: Tensor | None = None
         if noise is not None:
-            pairs = self.seen.unsqueeze(1) & self.seen.unsqueeze(2)
-            own = torch.diag_embed((~self.seen).to(noise))  # values that were not observed stand apart, with variance 1
+            pairs = self.seen.unsqueeze(1) & self.seen.unsqueeze(2)  # (B, K, K)
+            own = torch.diag_embed((~self.seen).to(noise))  # unobserved values: independent, with variance 1
             self.root_noise = torch.linalg.cholesky(torch.where(pairs, noise, 0.0) + own)  # (B, K, K)
         with torch.no_grad():
             self._run((known.mean, *starts), steps)
@@ -115,9 +115,7 @@ class RowLatents:
                 curvature, gradient = self._expand(z)
             damping = torch.where(better[:, None, None], damping / 5.0, damping * 5.0).clamp(1e-7, 1e7)
         self.z = z
-        upper = steady_cholesky(curvature).transpose(1, 2)
-        eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
-        self.root = torch.linalg.solve_triangular(upper, eye.expand_as(upper), upper=True)
+        self.root = inverse_root(steady_cholesky(curvature))
 
     def _loss(self, z: Tensor) -> Tensor:
         """-log posterior up to a constant, (B,)."""
@@ -141,7 +139,7 @@ class RowLatents:
             slopes = self._whitened(slopes.to(self.root_noise).transpose(1, 2)).transpose(1, 2)
             residual = self._whitened(residual.unsqueeze(2)).squeeze(2)
         curvature = self.share * (slopes @ slopes.transpose(1, 2)).to(z) + torch.diag_embed(self.precision)
-        pull = self.share * (slopes @ residual.unsqueeze(2)).squeeze(2).to(z)
+        pull = self.share * matvec(slopes, residual).to(z)
         gradient = self.precision * (z - self.known.mean) - pull
         return curvature, gradient
 
@@ -163,22 +161,22 @@ class RowLatents:
     def _slopes(self, z: Tensor) -> Tensor:
         return slopes(self._mean, self.autoencoder.for_decoder(z))
 
-    # -- how well it would do
+    # -- choosing the weight of observed values
 
     @torch.no_grad()
     def linearised(self, row: Tensor, y: Tensor, hidden: Tensor, columns: Tensor) -> HiddenValues:
-        """The rows at the GP's prediction, to be judged by what was hidden.
+        """The decoder linearised at the GP's prediction, to score weights by their predictions of hidden values.
 
         Args:
             row: numbers of the rows, (B,).  y: samples with the hidden values.  hidden: which, (B, *shape) bool.
-            columns: values to judge by, (C,).
+            columns: values to score by, (C,).
         """
         z = self.known.mean
         out, slopes = self._decode(z), self._slopes(z)
         std = self.likelihood.variance(out).clamp_min(LEAST_VARIANCE).sqrt().expand_as(y).flatten(1)
         slopes = slopes / std.unsqueeze(1)
         visible, residual = slopes * self.seen.unsqueeze(1), (y - self.likelihood.mean(out)).flatten(1) / std
-        pull = (visible @ (residual * self.seen).unsqueeze(2)).squeeze(2)
+        pull = matvec(visible, residual * self.seen)
         return HiddenValues(
             row=row,
             var=self.known.var,
@@ -189,11 +187,11 @@ class RowLatents:
             hidden=hidden.flatten(1)[:, columns],
         )
 
-    # -- the values
+    # -- the values given the mode
 
     @functools.cached_property
     def _gain(self) -> Tensor | None:
-        """G for all values, (B, K, K): what a residual of an observed value says about the noise of every value."""
+        """G for all values, (B, K, K): the regression of every value's noise on the residuals of observed values."""
         if self.noise is None or self.root_noise is None:
             return None
         to_observed = self.noise * self.seen.unsqueeze(2)  # rows of values that were not observed are 0
@@ -223,14 +221,14 @@ class RowLatents:
 
     def _with_residual(self, mean: Tensor, out: Tensor) -> Tensor:
         assert self._gain is not None
-        rest = (self._gain @ self._residual(out).to(self._gain).unsqueeze(2)).squeeze(2)
+        rest = matvec(self._gain, self._residual(out).to(self._gain))
         return mean + rest.to(mean).view_as(mean)
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator, include_noise: bool) -> Tensor:
         """One draw of all values given the observed ones, (B, *shape)."""
         eps = torch.randn(self.z.shape, generator=generator, dtype=self.z.dtype).to(self.z.device)
-        out = self._decode(self.z + (self.root @ eps.unsqueeze(2)).squeeze(2))
+        out = self._decode(self.z + matvec(self.root, eps))
         mean = self.likelihood.mean(out)
         if self._gain is None or self.noise is None:
             return self.likelihood.noisy(mean, self.likelihood.variance(out), generator) if include_noise else mean
@@ -239,5 +237,5 @@ class RowLatents:
             return mean
         eps = torch.randn(self.seen.shape, generator=generator, dtype=self.z.dtype).to(self.z.device)
         noise = eps @ torch.linalg.cholesky(self.noise).T
-        noise = noise - (self._gain @ (noise * self.seen).unsqueeze(2)).squeeze(2)  # given the observed values
+        noise = noise - matvec(self._gain, noise * self.seen)  # given the observed values
         return mean + noise.to(mean).view_as(mean)

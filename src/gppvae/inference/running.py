@@ -1,4 +1,4 @@
-"""Sums over all rows that follow the parameters, each row at its last visit."""
+"""Running sums over all rows, each with the parameters of its last visit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class KeptSums(nn.Module):
 
 
 class RunningSums(KeptSums):
-    """Sums over all rows, each at its last visit; unseen rows of the epoch count as their average share.
+    """Sums over all rows, each at its last visit; rows not yet visited in an epoch count by the last epoch's average.
 
     At the end of an epoch it is exactly the sum over that epoch's batches.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from dataclasses import dataclass
 
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
 from gppvae.likelihoods import Likelihood
-from gppvae.models.curvature import Signs, expand
+from gppvae.models.curvature import expand
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.laplace import latents_for, without_unexplained
+from gppvae.models.laplace import along_directions, latents_for, without_unexplained
 from gppvae.prior.new_blocks import TakenIn
 from gppvae.prior.posterior import LatentPosterior, Rotated
 from gppvae.prior.sites import (
@@ -50,13 +51,13 @@ class WeightUpdate:
 
     the latent noise between f and z integrated out to second order. A step solves (P_k + S_k) s_k = -gradient_k with
     S_k the sum of the sites; one that does not lower the loss is halved. With a linear decoder and one noise level the
-    first step is the exact posterior. Where ids have blocks of weights, only those of the samples' ids are looked at,
-    all others integrated out; in the end these follow the shared weights.
+    first step is the exact posterior. With per-id blocks, only those of the samples' ids are updated, all others being
+    integrated out; at the end the means of the others follow the shared weights.
     Source: docs/math.md, "A posterior from sites".
 
     Args:
         model: fitted.  weights: q(B) made from sites.  epoch: the further samples.  likelihood: of them.
-    Cost: per step about min(L, 16) passes of the decoder over the samples, O(K H^3), H the weights that they see.
+    Cost: per step about min(L, 16) passes of the decoder over the samples, O(K H^3), H the weights that are updated.
     """
 
     def __init__(self, model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch, likelihood: Likelihood) -> None:
@@ -82,7 +83,7 @@ class WeightUpdate:
 
     @torch.no_grad()
     def run(self, steps: int) -> LatentPosterior:
-        """q(B) given what it was given before, and the further samples."""
+        """q(B) given the former data and the further samples."""
         means = self.before.means
         at = self._around(means)
         pulled = [torch.zeros_like(own.precision) for own in at.sites]
@@ -102,8 +103,8 @@ class WeightUpdate:
                 break
         self.ended = at.sites, pulled
         parts = []
-        found = zip(self.before.parts, means, self.known, at.sums.precisions(), self.blocks, strict=True)
-        for part, mean, known, S, blocks in found:
+        found = zip(self.before.parts, means, self.known, at.sums.totals(), self.blocks, strict=True)
+        for part, mean, known, (S, _), blocks in found:
             if known is None:
                 parts.append(part)
                 continue
@@ -126,7 +127,7 @@ class WeightUpdate:
 
     @torch.no_grad()
     def taken_in(self, weights: LatentPosterior, picked: list[Tensor]) -> list[list[TakenIn | None]]:
-        """What sets of rows, (n,) each, gave to the weights of every group when `run` returned this q(B)."""
+        """The sites of sets of rows, (n,) each, that `run` added to this q(B); one entry per group of latents."""
         found: list[list[TakenIn | None]] = [[] for _ in picked]
         for group, part, sites, pulled in zip(self.model.prior.groups, weights.parts, *self.ended, strict=True):
             for own, rows_of in zip(found, picked, strict=True):
@@ -140,15 +141,15 @@ class WeightUpdate:
     def _step(self, means: list[Tensor], sums: SiteSums) -> list[Tensor]:
         """The Gauss-Newton step of each group's mean, (H, L)."""
         steps = []
-        parts = zip(self.before.parts, means, self.bases, self.known, sums.precisions(), sums.pulls(), strict=True)
-        for part, mean, basis, known, S, pull in parts:
+        parts = zip(self.before.parts, means, self.bases, self.known, sums.totals(), strict=True)
+        for part, mean, basis, known, (S, pull) in parts:
             if known is None:
                 steps.append(torch.zeros_like(mean))
                 continue
             shift, found = (mean - part.mean) @ basis, torch.zeros_like(mean)
             for along, k, own in _runs(mean.shape[1], len(known), len(S)):
                 right = pull[:, along] - known[k] @ shift[:, along]
-                found[:, along] = solved(known[k] + S[own], right)
+                found[:, along] = solved(operator.add(known[k], S[own]), right)
             steps.append(found @ basis.T)
         return steps
 
@@ -175,15 +176,13 @@ class WeightUpdate:
         """-log p(y | f) of a batch, and its sites."""
         model, prior = self.model, self.model.prior
         z = latents_for(model, means, batch)
-        around = expand(model.autoencoder, self.likelihood, batch.y, batch.mask, z, Signs.of(batch))
+        around = expand(model.autoencoder, self.likelihood, batch, z)
         curvature = without_unexplained(prior, prior.to_gp(around.curvature))
         gradient, noise = prior.to_gp(around.gradient), prior.noise_at(batch.rows)
-        nll, start, sites = float(around.nll.sum()), 0, []
-        for basis in self.bases:
-            own = slice(start, start + len(basis))
-            start += len(basis)
+        nll, sites = float(around.nll.sum()), []
+        for basis, own in zip(self.bases, prior.latent_slices, strict=True):
             slope, d = gradient[:, own] @ basis, noise[:, own]
-            along = ((curvature[:, own, own] @ basis) * basis).sum(1).clamp_min(0.0)  # (B, L_g)
+            along = along_directions(curvature[:, own, own], basis)  # (B, L_g)
             damped = slope / (1.0 + d * along)
             nll -= 0.5 * float((slope * d * damped).sum())
             sites.append(Sites(through_noise(along, d), -damped))
@@ -191,7 +190,7 @@ class WeightUpdate:
 
 
 def _runs(n_latents: int, one: int, other: int) -> list[tuple[slice, int, int]]:
-    """Directions next to each other that share a covariance in both of two numbers of covariances, and which."""
+    """Runs of adjacent directions that share a covariance under two numbers of covariances, and which ones."""
     pairs = list(zip(shared_by(n_latents, one), shared_by(n_latents, other), strict=True))
     found, start = [], 0
     for (k, own), run in itertools.groupby(pairs):

@@ -1,11 +1,11 @@
-"""Covariance of the noise of values: what the errors of some values say about those of the others."""
+"""Covariance of the noise of values, by which the errors of some values predict those of others."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from gppvae.prior.sites import steady_cholesky
+from gppvae.prior.linalg import matvec, steady_cholesky
 
 ROUNDS = 30
 LEAST = 1e-4  # variance of a value's noise, relative to the variance of the value
@@ -14,7 +14,7 @@ MAX_NUMBERS = 10_000_000  # in the matrices of all rows together
 
 
 def rows_enough(n_rows: int, n_values: int) -> int:
-    """How many rows are used."""
+    """Number of rows to use, limited by memory."""
     return min(n_rows, max(1, MAX_NUMBERS // n_values**2))
 
 
@@ -29,7 +29,7 @@ def noise_covariance(errors: Tensor, seen: Tensor, slopes: Tensor, var: Tensor) 
 
     Args:
         errors: (N, K), each value in a unit of its own.  seen: (N, K) bool.
-        slopes: J, (N, L, K), of the decoder at the rows.  var: W, (N, L), what is not known of their latents.
+        slopes: J, (N, L, K), of the decoder at the rows.  var: W, (N, L), posterior variance of their latents.
     Cost: O(N K^3) a round.
     """
     N, K = errors.shape
@@ -43,7 +43,7 @@ def noise_covariance(errors: Tensor, seen: Tensor, slopes: Tensor, var: Tensor) 
         root = steady_cholesky(signal + torch.where(pairs, psi, 0.0) + own)
         observed = psi * seen.unsqueeze(2)  # M Psi, (N, K, K)
         gain = torch.cholesky_solve(observed, root).transpose(1, 2)
-        eps = (gain @ errors.unsqueeze(2)).squeeze(2)
+        eps = matvec(gain, errors)
         psi = (eps.T @ eps + N * psi - (gain @ observed).sum(0)) / N
         diagonal = psi.diagonal().clamp_min(LEAST)
         psi = (N / (N + K)) * 0.5 * (psi + psi.T)

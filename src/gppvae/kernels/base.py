@@ -28,8 +28,8 @@ from gppvae.kernels.not_applicable import fill_switched_off, rows_that_apply
 MAX_DENSE_ROWS = 4096
 MAX_PARTS = 100  # leaves and scales in one expression; also keeps recursion over the expression shallow
 MAX_TERMS = 256  # products of leaves after multiplying out
-FEW_FEATURES = 64  # of a leaf, which cost next to nothing
-AUTO_FEATURES = 1024  # of a term, before a leaf that chooses how many it has must do with few
+FEW_FEATURES = 64  # of a leaf; so many cost next to nothing
+AUTO_FEATURES = 1024  # of a term, at most, where a leaf chooses its own rank
 AMPLITUDES = (1e-12, 1e12)  # beyond these, sums of squared features lose all digits of float64
 
 
@@ -54,7 +54,7 @@ class Kernel(nn.Module, ABC):
     """A covariance function over named columns of a table.
 
     Life of a kernel: write it; `bind` it to the training table, which fixes levels and inducing points; turn tables
-    into `Rows` with `code`; then ask for features, diag, residual or gram as often as you like.
+    into `Rows` with `code`; then evaluate features, diag, residual or gram as often as you like.
 
     Example:
         >>> from gppvae import RBF, Categorical
@@ -81,6 +81,12 @@ class Kernel(nn.Module, ABC):
         """All leaves, each once."""
         return list(dict.fromkeys(leaf for term in self.terms() for leaf in term.leaves))
 
+    def placed_terms(self) -> list[tuple[Term, slice]]:
+        """The terms, each with the columns of `features` that are its own."""
+        terms = self.terms()
+        ends = itertools.accumulate(term.rank for term in terms)
+        return [(term, slice(end - term.rank, end)) for term, end in zip(terms, ends, strict=True)]
+
     def columns(self) -> list[str]:
         """Names of the columns the kernel reads, in order of appearance."""
         return list(dict.fromkeys(name for leaf in self.leaves() for name in leaf.columns_read))
@@ -88,12 +94,12 @@ class Kernel(nn.Module, ABC):
     def bind(self, table: Table, generator: torch.Generator | None = None) -> None:
         """Fix levels and inducing points from the training table; create the parameters that depend on them."""
         check_keys(self.leaves())
-        for leaf in sorted(self.leaves(), key=lambda leaf: leaf.chooses_rank):  # those last, when the others are known
+        for leaf in sorted(self.leaves(), key=lambda leaf: leaf.chooses_rank):  # those last, given the others
             leaf.most_features = self._room_for(leaf)
             known = rows_that_apply(leaf, self.terms(), table)
             leaf.bind_leaf(known, generator)
             leaf.check_features(known)
-        fill_switched_off(self.terms(), table)  # an error where a missing number matters
+        fill_switched_off(self.terms(), table)  # raises where a missing number matters
 
     def code(self, table: Table) -> Rows:
         """Turn a table into coded rows; unknown ids and non-numeric values are errors that name them.
@@ -159,7 +165,7 @@ class Kernel(nn.Module, ABC):
         return functools.reduce(torch.add, parts) if parts else torch.zeros((), dtype=torch.float64)
 
     def _room_for(self, leaf: Leaf) -> int:
-        """How many features a leaf may choose to have, by the cost of the terms that it stands in."""
+        """The largest rank that a leaf may choose, by the cost of the terms it is part of."""
         room = AUTO_FEATURES
         for term in self.terms():
             if leaf in term.leaves:
@@ -211,8 +217,8 @@ class Leaf(Kernel):
         columns_read: names of the columns.
         complete: whether the features of training rows carry the whole variance.
         reads_numbers: whether its columns are numbers, which may be missing where a term is switched off.
-        independent: whether it only says which rows belong together, k = 1 for equal ids and 0 for others.
-        chooses_rank: whether it has as many features as the training table asks for, up to `most_features`.
+        independent: whether it only tells ids apart: k = 1 for equal ids and 0 otherwise.
+        chooses_rank: whether its rank is chosen from the training table, up to `most_features`.
         arguments: what the constructor was given, by name.
     """
 
@@ -225,7 +231,7 @@ class Leaf(Kernel):
     arguments: dict[str, Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Leaf:
-        # Here and not in __init__, so that a class of the user's own is checked and remembered without asking for it.
+        # In __new__, so that arguments of a user's own class are checked and stored without code of theirs.
         leaf: Leaf = super().__new__(cls)
         leaf.__dict__["arguments"] = read_arguments(cls, args, kwargs)
         return leaf
@@ -286,7 +292,7 @@ class Leaf(Kernel):
         column = rows.columns[self.key]
         if column.values.shape[0] <= column.index.shape[0]:
             return of_values(column.values).index_select(0, column.index)
-        return of_values(column.values[column.index])  # a short slice of a column with many values
+        return of_values(column.by_row)  # a short slice of a column with many values
 
     def neg_log_prior_leaf(self) -> Tensor | None:
         """Minus log prior of this leaf's own parameters; None when they have none."""
@@ -297,7 +303,7 @@ class Leaf(Kernel):
         return {}
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
-        """Undo the difference between a new leaf and the bound one that was saved, so that load_state_dict fits.
+        """Give a new leaf the shapes of the bound one that was saved, so that load_state_dict fits.
 
         Every parameter or buffer gets the shape it was saved with.
 
@@ -325,7 +331,7 @@ class Leaf(Kernel):
                 setattr(owner, own, nn.Parameter(empty, learns) if own in owner._parameters else empty)
 
     def check_features(self, table: Table) -> None:
-        """Say in one sentence when `factor` does not give what the algebra needs; matters for users' own classes."""
+        """Raise ValueError unless `factor` gives what the algebra needs; for users' own classes."""
         if len(table) == 0:
             return
         first = table.take(np.arange(min(len(table), 3)))
@@ -428,8 +434,8 @@ def check_keys(leaves: Iterable[Leaf]) -> None:
 def with_amplitudes(kernel: Kernel) -> Kernel:
     """The kernel with a learned amplitude in front of every summand of a sum, where none is written.
 
-    The terms of a sum say how much each explains, so their sizes are learned. One term alone needs none: the decoder
-    takes any scale.
+    The amplitudes are the prior variances of the terms, which are learned. A single term needs none: the decoder
+    absorbs any scale.
     """
     if isinstance(kernel, Sum):
         return Sum(_amplified(kernel.left), _amplified(kernel.right))
@@ -452,7 +458,7 @@ def _may_become(now: Tensor, saved: Tensor, any_rows: bool) -> bool:
     """Whether a leaf's tensor can be the saved one: sizes that depend on the table are 0 in a new leaf.
 
     Args:
-        any_rows: whether the first size may differ all the same, as that of points a leaf was bound to before.
+        any_rows: whether the first size may differ in any case, as that of inducing points.
     """
     sizes = list(zip(now.shape, saved.shape, strict=False))[1 if any_rows else 0 :]
     return now.dtype == saved.dtype and now.ndim == saved.ndim and all(a in (0, b) for a, b in sizes)

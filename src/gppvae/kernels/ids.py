@@ -119,8 +119,8 @@ class Learned(IdLeaf):
 
         k(p, p') = x_p' x_p',   x_p ~ N(0, I_M)
 
-    While training the vectors are point estimates under their prior; at the end of a fit they get covariances. With
-    `normalize` they have length one, as in the paper's own code, the prior does not apply, and they stay points.
+    During training the vectors are MAP estimates; at the end of a fit they get posterior covariances. With `normalize`
+    they have length one, as in the paper's own code: no prior applies, and they stay point estimates.
     Source: Casale et al. 2018, Sec. 3.1.
 
     Args:
@@ -149,7 +149,7 @@ class Learned(IdLeaf):
         self.added_root: Tensor
         self.register_buffer("added_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
         self._covariance: Callable[[Tensor, Tensor], Tensor] | None = None  # what `with_covariance` puts in place
-        # The same of the trained vectors, (P, M, J); empty while they are points.
+        # The same of the trained vectors, (P, M, J); empty while they are point estimates.
         self.trained_root: Tensor
         self.register_buffer("trained_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
         self._instead: Tensor | None = None  # what `using` puts in the place of x
@@ -171,7 +171,7 @@ class Learned(IdLeaf):
         if self.open_dim:
             self.choose_dim(min(len(self.levels), AUTO_DIM))
         x = 0.3 * torch.randn(len(self.levels), self.dim, generator=generator, dtype=torch.float64)
-        x[:, 0] = 1.0  # ids start alike and part later, once the other factors have been learned
+        x[:, 0] = 1.0  # ids start similar and separate once the other factors are learned
         self.x = nn.Parameter(x)
         self.added_root = torch.zeros(0, self.dim, self.dim, dtype=torch.float64)
         self.trained_root = torch.zeros(0, self.dim, self.dim, dtype=torch.float64)
@@ -247,7 +247,7 @@ class Learned(IdLeaf):
         self.levels = [*self.levels, *levels]
 
     def drop_levels(self, levels: list[str]) -> None:
-        """Forget ids that were added before."""
+        """Remove ids that were added before."""
         first = self.n_trained
         kept = [n for n, level in enumerate(self.levels) if n < first or level not in levels]
         self.x = nn.Parameter(self.x.detach()[kept], requires_grad=self.x.requires_grad)
@@ -263,8 +263,8 @@ class FreeForm(IdLeaf):
 
         k(q, q') = (W W')_qq',   W lower triangular with a positive diagonal
 
-    For views whose relation is unknown (poses, conditions). It says nothing about a level that was not in the training
-    table; a numeric kernel does. Cost: Q (Q + 1) / 2 parameters. Source: Casale et al. 2018, Sec. 4.3.
+    For views whose relation is unknown (poses, conditions). It cannot predict a level that was not in training; a
+    numeric kernel can. Cost: Q (Q + 1) / 2 parameters. Source: Casale et al. 2018, Sec. 4.3.
 
     Args:
         column: q, the ids.
@@ -350,7 +350,7 @@ class Categorical(IdLeaf):
         self.levels, self.n_added = [*self.levels, *levels], self.n_added + len(levels)
 
     def drop_levels(self, levels: list[str]) -> None:
-        """Forget ids that were added before."""
+        """Remove ids that were added before."""
         first, dropped = self.n_trained, set(levels)
         added = [level for level in self.levels[first:] if level not in dropped]
         self.levels, self.n_added = [*self.levels[:first], *added], len(added)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def rows_that_apply(leaf: Leaf, terms: Sequence[Term], table: Table) -> Table:
-    """The rows at which the numbers that a leaf reads are there: what it is bound to."""
+    """The rows without missing numbers in the columns of a leaf: those it is bound to."""
     missing = _missing(leaf, table)
     if not missing.any():
         return table
@@ -47,7 +47,7 @@ def fill_switched_off(terms: Sequence[Term], table: Table) -> Table:
     for name in dict.fromkeys(name for leaf in missing for name in leaf.columns_read):
         gaps = pd.isna(filled[name])
         there = np.flatnonzero(~gaps)
-        # A value that stands in the column anyway, so that none is added to the distinct ones.
+        # A value that the column already has, so that the number of distinct values stays the same.
         value = filled[name][there[0]] if there.size else 0.0
         filled[name] = np.where(gaps, value, filled[name]) if there.size else np.zeros(len(gaps))
     return Table(filled)
@@ -65,7 +65,7 @@ def _check_switched_off(leaf: Leaf, term: Term, missing: dict[Leaf, np.ndarray],
     off = np.zeros(len(rows), dtype=bool)
     for other in term.leaves:
         known = np.flatnonzero(~missing[other][rows]) if other in missing else np.arange(len(rows))
-        # Numbers of the table only: a learned vector that happens to be 0 says nothing about what applies.
+        # Numeric factors only: a learned vector that happens to be 0 does not switch a term off.
         if other is not leaf and other.reads_numbers and known.size:
             with torch.no_grad():
                 factor = other.row_factor(other.code(table.take(rows[known])))

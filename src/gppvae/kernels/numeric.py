@@ -21,10 +21,10 @@ from gppvae.kernels.base import AUTO_FEATURES, FEW_FEATURES, Leaf
 
 MAX_INDUCING = 4096
 MAX_CLUSTERED = 20_000  # values that k-means looks at
-CAREFUL = 256  # centres that k-means starts with care
-TESTED = 1000  # values at which features are tested for the variance that they carry
-MISSING = 1e-3  # share of it that may be missing: it counts as noise, and should be small beside real noise
-ROUGH, GAIN = 0.1, 2.5  # or this share, where twice as many points leave more than 1 / GAIN of what was missing
+CAREFUL = 256  # centres up to which k-means starts from k-means++
+TESTED = 1000  # values at which the variance carried by features is measured
+MISSING = 1e-3  # share of the variance that may be missing: it is treated as noise, and should be small beside it
+ROUGH, GAIN = 0.1, 2.5  # or this share, if doubling the points left more than 1 / GAIN of it
 N_SHOWN = 64  # training values kept for reports
 DIAGONAL_CHUNK = 256  # values whose covariance is formed at a time when only its diagonal is wanted
 SCALES = (1e-30, 1e30)  # length scales, periods and spreads whose squares float64 holds
@@ -178,8 +178,8 @@ class InducingLeaf(NumericLeaf):
         v(w) = L_u^-1 k(u, w)
 
     v'v equals k at the inducing points. Elsewhere v carries less than k(w, w), and the difference is the residual
-    (FITC). The inducing points are the distinct training values while these are few, k-means centres otherwise: 64, and
-    twice as many again and again while they carry too little of the variance and the cost allows it.
+    (FITC). Where the distinct training values are few, they are the inducing points. Otherwise these are 64 k-means
+    centres, doubled while they carry too little of the variance and the cost allows it.
     Source: Snelson and Ghahramani 2006; docs/math.md. Cost O(R^3 + D R^2).
 
     `covariance` gets (A, d) and (B, d) float64 and gives k, (A, B). Write `variance(values)`, k(w, w), as well if you
@@ -280,7 +280,7 @@ class InducingLeaf(NumericLeaf):
         return torch.linalg.solve_triangular(L_u, k_uw, upper=False).T  # (D, R)
 
     def variance(self, values: Tensor) -> Tensor:
-        # The diagonal of small blocks: a covariance function says no more, and D x D would not fit.
+        # The diagonals of small blocks: the whole D x D covariance may not fit into memory.
         blocks = [self.covariance(part, part).diagonal() for part in values.split(DIAGONAL_CHUNK)]
         return torch.cat(blocks)
 
@@ -308,14 +308,14 @@ class InducingLeaf(NumericLeaf):
     def _centres(self, n: int, values: np.ndarray, distinct: np.ndarray) -> np.ndarray:
         spread = self.spread(values)  # so that every column counts, whatever its unit
         step = max(1, len(distinct) // MAX_CLUSTERED)
-        start = "++" if n <= CAREFUL else "points"  # the time of the first grows with the square of n
+        start = "++" if n <= CAREFUL else "points"  # the cost of k-means++ is quadratic in n
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty cluster only means one point fewer
             centres, _ = kmeans2(distinct[::step] / spread, n, minit=start, seed=0)
         return np.unique(centres * spread, axis=0)
 
     def _check_covariance(self) -> None:
-        """Say in one sentence when `covariance` does not give a matrix that the algebra can use."""
+        """Raise ValueError unless `covariance` gives a matrix that the algebra can use."""
         a, b = self.shown_values[:3], self.shown_values[:2]
         with torch.no_grad():
             k = self.covariance(a, b)

@@ -1,7 +1,7 @@
 """Features of one-dimensional stationary kernels from their spectrum: fewer than inducing points for smooth kernels.
 
-A series stands for the kernel as v(x)'v(y) -> k(x - y) with more and more functions. What a truncated series misses,
-near the ends of its interval or above its last frequency, is residual variance, as with inducing points (docs/math.md).
+With more and more functions, v(x)'v(y) -> k(x - y). What a truncated series misses, near the ends of its interval or
+above its last frequency, is residual variance, as with inducing points (docs/math.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 LOST = 0.01  # share of the variance that may be missing, at the ends and at the last frequency
 SHORTER, LONGER = 3.0, 2.0  # factors by which training may change the length scale before more than that is missing
-MARGIN = 1.5  # the same factor where the length scale is fixed: it loses far less than LOST at what it is
+MARGIN = 1.5  # the same factor for a fixed length scale, at which far less than LOST is then missing
 BEYOND = 16  # orders past the last one wanted, where the recurrence of Bessel functions starts
 
 

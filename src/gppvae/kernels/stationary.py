@@ -82,7 +82,7 @@ class StationaryLeaf(InducingLeaf):
 
     def choose_inducing(self, values: np.ndarray, distinct: np.ndarray) -> None:
         if self.starts_at_spread:
-            self.start_lengthscale(values)
+            self.base.lengthscale = torch.from_numpy(self.spread(values))  # of each column
         self.series = self._choose_series(distinct)
         if self.series is not None:
             self.complete, self.inducing = False, self.inducing[:0]
@@ -95,7 +95,7 @@ class StationaryLeaf(InducingLeaf):
 
     @contextlib.contextmanager
     def _shorter(self) -> Iterator[None]:
-        """The shortest length scale that features are chosen for: a learned one may become shorter than it starts."""
+        """Inside the context, the shortest length scale that features must represent: training may shorten it."""
         raw = self.base.raw_lengthscale.detach().clone()
         if not self.fixed:
             self.base.lengthscale = self.base.lengthscale.detach() / SHORTER
@@ -108,15 +108,11 @@ class StationaryLeaf(InducingLeaf):
         self.starts_at_spread = False
         super().choose_inducing_again(table)
 
-    def start_lengthscale(self, values: np.ndarray) -> None:
-        """Start each column's length scale at its spread in the training table."""
-        self.base.lengthscale = torch.from_numpy(self.spread(values))
-
     def _choose_series(self, distinct: np.ndarray, most: int | None = None) -> Series | None:
         """The series that was asked for, or that needs fewer features than inducing points would.
 
         Args:
-            most: functions that will do; by default `max_inducing`, or few where it is chosen.
+            most: largest number of functions; by default `max_inducing`, or FEW_FEATURES where that is chosen.
         """
         if self.basis == "inducing" or len(self.columns_read) > 1:
             return None
@@ -125,7 +121,7 @@ class StationaryLeaf(InducingLeaf):
         if not asked and len(distinct) <= (self.max_inducing or FEW_FEATURES):
             return None
         lengthscale = float(self.base.lengthscale.detach())
-        # What is lost is bias that no number of rows removes, so a fixed length scale has a margin too.
+        # Truncation is a bias that more rows do not remove, so a fixed length scale has a margin too.
         shorter, longer = (MARGIN, MARGIN) if self.fixed else (SHORTER, LONGER)
         series = self.plan_series(distinct, lengthscale / shorter, lengthscale * longer, most)
         if series is None or series.n <= most:
@@ -137,7 +133,7 @@ class StationaryLeaf(InducingLeaf):
         """The series for these values (D, 1) and length scales; None for a kernel that has none.
 
         Args:
-            most: functions beyond which it is of no use how many there would be.
+            most: number of functions beyond which the exact number does not matter.
         """
 
     def reach(self) -> float:

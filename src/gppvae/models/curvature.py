@@ -1,7 +1,9 @@
-"""What a sample says of its latents near a point: slope and curvature of -log p(y | decoder(z))."""
+"""The likelihood of a sample as a function of its latents: slope and curvature of -log p(y | decoder(z))."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,12 +11,14 @@ from torch import Tensor
 
 from gppvae.data.batches import Batch
 from gppvae.likelihoods import Likelihood
-from gppvae.models.forward import slopes
 from gppvae.models.vae import Autoencoder
 
 LEAST_VARIANCE = 1e-12
-EXACT_LATENTS = 16  # up to so many latents every column of the Jacobian is computed
+EXACT_LATENTS = 16  # number of latents up to which every column of the Jacobian is computed
 PROBES = 16  # random directions of the samples otherwise
+
+# The level of forward-mode derivatives is global to the process in torch, so threads must take turns.
+_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,21 @@ class Signs:
         return cls(batch.seed, batch.total, batch.start)
 
     def draw(self, like: Tensor) -> Tensor:
-        """As many signs as `like` has entries, other ones each time."""
+        """Random signs in the shape of `like`, new ones at every call."""
         whole = torch.randint(0, 2, (self._total, *like.shape[1:]), generator=self._generator)
         return whole[self._start : self._start + len(like)].to(like) * 2.0 - 1.0
+
+
+def slopes(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """d function(z) / d z row by row, values flattened: (B, L) -> (B, L, K), one pass per latent."""
+    found = []
+    for latent in range(z.shape[1]):
+        direction = torch.zeros_like(z)
+        direction[:, latent] = 1.0
+        with _one_at_a_time:
+            slope: Tensor = torch.func.jvp(function, (z,), (direction,))[1]
+        found.append(slope.flatten(1))
+    return torch.stack(found, dim=1)
 
 
 @torch.no_grad()
@@ -79,30 +95,16 @@ def jacobian_rows(
 
 
 @torch.no_grad()
-def expand(
-    autoencoder: Autoencoder,
-    likelihood: Likelihood,
-    y: Tensor,
-    mask: Tensor | None,
-    z: Tensor,
-    signs: Signs,
-) -> Expansion:
-    """-log p(y | z) to second order around z. Cost: about min(L, 16) passes of the decoder.
+def expand(autoencoder: Autoencoder, likelihood: Likelihood, batch: Batch, z: Tensor) -> Expansion:
+    """-log p(y | z) of the samples of a batch to second order around z, in float64.
 
     Args:
-        likelihood: that of the autoencoder, or one with other noise.  signs: random ones, for many latents.
+        likelihood: that of the autoencoder, or one with other noise.
+    Cost: about min(L, 16) passes of the decoder.
     """
-    rows = jacobian_rows(autoencoder, likelihood, z, mask, signs)
-    nll, gradient = slope(autoencoder, likelihood, y, mask, z)
-    return Expansion(nll, gradient, (rows.transpose(1, 2) @ rows).double())
-
-
-def slope(
-    autoencoder: Autoencoder, likelihood: Likelihood, y: Tensor, mask: Tensor | None, z: Tensor
-) -> tuple[Tensor, Tensor]:
-    """-log p(y | z) per row, (B,), and its gradient with respect to z, (B, L), in float64."""
+    rows = jacobian_rows(autoencoder, likelihood, z, batch.mask, Signs.of(batch))
     with torch.enable_grad():
         at = autoencoder.for_decoder(z).detach().requires_grad_()
-        nll = likelihood.nll(y, autoencoder.decode(at), mask)
+        nll = likelihood.nll(batch.y, autoencoder.decode(at), batch.mask)
         (gradient,) = torch.autograd.grad(nll.sum(), at)
-    return nll.detach().double(), gradient.double()
+    return Expansion(nll.detach().double(), gradient.double(), (rows.transpose(1, 2) @ rows).double())

@@ -1,8 +1,8 @@
-"""The posterior after a fit: variances of q(B) and of the objects' vectors from what rows say through the decoder.
+"""The posterior after a fit: variances of q(B) and of the objects' vectors from the likelihood of all rows.
 
-An inference leaves means that predict well, and variances that are those of its own approximation. Here the variances
-are replaced by those of the decoder's linear expansion at the means: the prior's where nothing was observed, the exact
-posterior's where the decoder is linear. Source: docs/math.md, "A posterior from sites".
+An inference leaves good means, but the variances of its own approximation. Here these are replaced by a Laplace
+approximation at the means, with the decoder linearised: the prior variance where nothing was observed, the exact
+posterior variance where the decoder is linear. Source: docs/math.md, "A posterior from sites".
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
+from gppvae.data.table import Rows
 from gppvae.kernels import Learned
 from gppvae.models.curvature import Signs, jacobian_rows
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import latents_by_vector, uncertain_columns
+from gppvae.models.objects import latents_by_vector, level_of, uncertain_columns
 from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.linalg import eye_like, inverse_root, steady_cholesky
 from gppvae.prior.posterior import LatentPosterior
-from gppvae.prior.sites import Sites, SiteSums, steady_cholesky, through_noise, with_sites
+from gppvae.prior.sites import Sites, SiteSums, through_noise, with_sites
 
-AXES_ROWS = 1024  # about so many rows decide the directions of the latents
+AXES_ROWS = 1024  # rows, about, that determine the directions of the latents
 
 
 @torch.no_grad()
 def laplace_posterior(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) -> LatentPosterior:
     """q(B) with the means given and covariances from the sites of all rows; vectors of objects get theirs.
 
-    The directions of the latents that are independent are the principal axes of the rows' average curvature: with a
-    linear decoder and one noise level that is the exact posterior. Means, and so predictions without draws, stay.
+    Latents are independent along the principal axes of the average curvature over rows: with a linear decoder and one
+    noise level that is the exact posterior. Means, and so predictions without draws, do not change.
 
     Args:
         model: fitted.  weights: q(B) whose means are kept.  epoch: the training rows.
@@ -44,7 +46,7 @@ def laplace_posterior(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch)
     bases = principal_axes(prior, average)
     sums, vectors = SiteSums(prior, bases), VectorSums(prior)
     for batch in epoch:
-        sites = site_precisions(model, bases, batch, curvature_of(model, weights, batch))
+        sites = site_precisions(prior, bases, batch.rows, curvature_of(model, weights, batch))
         sums.add(batch.rows, sites)
         vectors.add(weights, batch, bases, sites)
         typical.add(weights, batch)
@@ -72,43 +74,43 @@ def latents_for(model: GPPriorVAE, means: list[Tensor], batch: Batch) -> Tensor:
 
 
 def without_unexplained(prior: LatentPrior, curvature: Tensor) -> Tensor:
-    """Schur complement: what rows say of the other latents when those with z ~ N(0, I) are unknown, (B, L, L)."""
+    """Schur complement: curvature of the other latents, those of prior N(0, I) integrated out, (B, L, L)."""
     where = prior.unexplained()
     if not where.any() or where.all():
         return curvature
     out = torch.zeros_like(curvature)
     kept, gone = torch.nonzero(~where).squeeze(1), torch.nonzero(where).squeeze(1)
-    own = curvature[:, gone][:, :, gone] + torch.eye(len(gone), dtype=curvature.dtype, device=curvature.device)
+    own = curvature[:, gone][:, :, gone]
     cross = curvature[:, gone][:, :, kept]
-    left = curvature[:, kept][:, :, kept] - cross.transpose(1, 2) @ torch.linalg.solve(own, cross)
+    left = curvature[:, kept][:, :, kept] - cross.transpose(1, 2) @ torch.linalg.solve(own + eye_like(own), cross)
     out[:, kept[:, None], kept[None, :]] = left
     return out
 
 
 def principal_axes(prior: LatentPrior, curvature: Tensor) -> list[Tensor]:
     """Eigenvectors of each group's block of an average curvature (L, L), least precise first."""
-    found, start = [], 0
-    for size in prior.sizes:
-        block = slice(start, start + size)
-        found.append(torch.linalg.eigh(curvature[block, block])[1])
-        start += size
+    return [torch.linalg.eigh(curvature[own, own])[1] for own in prior.latent_slices]
+
+
+def site_precisions(prior: LatentPrior, bases: list[Tensor], rows: Rows, curvature: Tensor) -> list[Sites]:
+    """Precisions of f at rows along the directions of each group, latent noise integrated out.
+
+    Args:
+        curvature: of the rows' log likelihood with respect to z, (B, L, L).
+    """
+    noise, found = prior.noise_at(rows, training=True), []
+    for basis, own in zip(bases, prior.latent_slices, strict=True):
+        found.append(Sites(through_noise(along_directions(curvature[:, own, own], basis), noise[:, own])))
     return found
 
 
-def site_precisions(model: GPPriorVAE, bases: list[Tensor], batch: Batch, curvature: Tensor) -> list[Sites]:
-    """What rows say of f along the directions of each group, latent noise integrated out."""
-    prior, start, found = model.prior, 0, []
-    noise = prior.noise_at(batch.rows, training=True)
-    for basis in bases:
-        own = slice(start, start + len(basis))
-        start += len(basis)
-        along = ((curvature[:, own, own] @ basis) * basis).sum(1).clamp_min(0.0)  # u_k'Lambda_n u_k, (B, L_g)
-        found.append(Sites(through_noise(along, noise[:, own])))
-    return found
+def along_directions(curvature: Tensor, basis: Tensor) -> Tensor:
+    """u_k'Lambda_n u_k for the columns u_k of a basis, (B, L, L), (L, L) -> (B, L), never negative."""
+    return ((curvature @ basis) * basis).sum(1).clamp_min(0.0)
 
 
 class Typical:
-    """Mean and covariance of the latents over the rows: what is known of a sample whose row is not."""
+    """Mean and covariance of the latents over the training rows: the prior of a sample whose row is unknown."""
 
     def __init__(self, prior: LatentPrior) -> None:
         L = prior.n_latents
@@ -123,7 +125,7 @@ class Typical:
         self.sums[2] += len(batch)
 
     def store(self) -> None:
-        """Give them to the prior."""
+        """Store them in the prior."""
         total, squares, n = self.sums
         mean = total / n
         self.prior.typical_mean.copy_(mean)
@@ -133,7 +135,7 @@ class Typical:
 class VectorSums:
     """Posterior precisions of the vectors of objects: I + sum_n A_n W_n A_n', where z = A'x + o and W are the sites.
 
-    Other columns and q(B) are held at their means. Columns whose vectors are not linear are left out.
+    Other columns and q(B) are held at their means. Columns whose vectors enter non-linearly are left out.
     """
 
     def __init__(self, prior: LatentPrior) -> None:
@@ -149,20 +151,16 @@ class VectorSums:
         for leaves, total in zip(self.columns, self.precisions, strict=True):
             A, _ = latents_by_vector(self.prior, weights, batch.rows, leaves)
             A = A @ turn  # along the directions
-            column = batch.rows.columns[leaves[0].key]
-            total.index_add_(0, column.values[column.index], (A * along.unsqueeze(1)) @ A.transpose(1, 2))
+            total.index_add_(0, level_of(leaves, batch.rows), (A * along.unsqueeze(1)) @ A.transpose(1, 2))
 
     def store(self) -> None:
         """Give the leaves the roots of their covariances."""
         for leaves, total in zip(self.columns, self.precisions, strict=True):
-            set_trained_roots(leaves, total + torch.eye(total.shape[1], dtype=total.dtype, device=total.device))
+            set_trained_roots(leaves, total + eye_like(total))
 
 
 def set_trained_roots(leaves: list[Learned], precision: Tensor) -> None:
     """Give the leaves of a column the roots of the covariances of their vectors, from precisions (P, J, J)."""
-    L_P = steady_cholesky(precision)
-    eye = torch.eye(precision.shape[1], dtype=precision.dtype, device=precision.device)
-    root, start = torch.linalg.solve_triangular(L_P.transpose(1, 2), eye.expand_as(L_P), upper=True), 0
-    for leaf in leaves:
-        leaf.trained_root = root[:, start : start + leaf.dim].clone(memory_format=torch.contiguous_format)
-        start += leaf.dim
+    roots = inverse_root(steady_cholesky(precision)).split([leaf.dim for leaf in leaves], dim=1)  # (P, M, J) each
+    for leaf, own in zip(leaves, roots, strict=True):
+        leaf.trained_root = own.clone(memory_format=torch.contiguous_format)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +12,10 @@ from torch import Tensor
 from gppvae.data.table import Rows
 from gppvae.kernels import Categorical, IdLeaf, Kernel, Learned
 from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.linalg import eye_like
 from gppvae.prior.posterior import LatentPosterior
 
-MAX_NUMBERS = 2**24  # in the covariances of the vectors of a column; beyond it vectors are points
+MAX_NUMBERS = 2**24  # in the covariances of the vectors of a column; beyond it they stay point estimates
 
 
 def learned_by_column(prior: LatentPrior | Kernel) -> dict[str, list[Learned]]:
@@ -107,12 +108,26 @@ def uncertain_columns(prior: LatentPrior) -> list[list[Learned]]:
     return found
 
 
+def level_of(leaves: list[Learned], rows: Rows) -> Tensor:
+    """Number of each row's id among the levels of a column, (N,)."""
+    return rows.columns[leaves[0].key].by_row
+
+
+@contextlib.contextmanager
+def using_vectors(leaves: list[Learned], vectors: Sequence[Tensor]) -> Iterator[None]:
+    """Inside the context, leaves have these vectors instead of their own, (P, M) each."""
+    with contextlib.ExitStack() as stack:
+        for leaf, x in zip(leaves, vectors, strict=True):
+            stack.enter_context(leaf.using(x))
+        yield
+
+
 @contextlib.contextmanager
 def vectors_drawn(prior: LatentPrior | Kernel, generator: torch.Generator) -> Iterator[None]:
-    """Inside the context, vectors of ids are drawn from their posteriors, those of added ids from all there are."""
+    """Inside the context, vectors of ids are drawn from their posteriors, those of trained and of added ids alike."""
     with contextlib.ExitStack() as stack:
         for leaves in learned_by_column(prior).values():
-            # Draws of trained vectors must not depend on how many were added.
+            # Draws of trained vectors must not depend on the number of added ones.
             seeds = torch.randint(2**31, (2,), generator=generator).tolist()
             drawn = [leaf.x.detach().clone() for leaf in leaves]
             for kind, seed in zip(("trained_root", "added_root"), seeds, strict=True):
@@ -124,8 +139,7 @@ def vectors_drawn(prior: LatentPrior | Kernel, generator: torch.Generator) -> It
                 for leaf, x in zip(leaves, drawn, strict=True):
                     at = slice(0, leaf.n_trained) if kind == "trained_root" else slice(leaf.n_trained, None)
                     x[at] += (getattr(leaf, kind) @ eps).squeeze(2)
-            for leaf, x in zip(leaves, drawn, strict=True):
-                stack.enter_context(leaf.using(x))
+            stack.enter_context(using_vectors(leaves, drawn))
         yield
 
 
@@ -142,20 +156,15 @@ def latents_by_vector(
         A (N, J, L) and o (N, L): z = A'x + o with x the vectors of all leaves, end to end (J entries).
     Cost: J + 1 evaluations of the features of the rows.
     """
+    P, dims = len(leaves[0].levels), [leaf.dim for leaf in leaves]
 
-    def latents(entry: int | None) -> Tensor:
-        with contextlib.ExitStack() as stack:
-            start = 0
-            for leaf in leaves:
-                x = torch.zeros_like(leaf.x)
-                if entry is not None and start <= entry < start + leaf.dim:
-                    x[:, entry - start] = 1.0
-                start += leaf.dim
-                stack.enter_context(leaf.using(x))
+    def latents(x: Tensor) -> Tensor:  # all ids at the same vector, (J,)
+        with using_vectors(leaves, x.expand(P, -1).split(dims, dim=1)):
             return prior.functions_at(rows, weights.means)
 
-    offset = latents(None)
-    columns = [latents(entry) - offset for entry in range(sum(leaf.dim for leaf in leaves))]
+    zero = leaves[0].x.new_zeros(sum(dims))
+    offset = latents(zero)
+    columns = [latents(unit) - offset for unit in eye_like(zero)]
     return torch.stack(columns, dim=1), offset
 
 
@@ -183,12 +192,11 @@ def _spreads(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Iterat
             continue
         root = vector_roots(leaves)
         A, _ = latents_by_vector(prior, weights, rows, leaves)
-        column = rows.columns[leaves[0].key]
-        yield root[column.values[column.index]].transpose(1, 2) @ A
+        yield root[level_of(leaves, rows)].transpose(1, 2) @ A
 
 
 def vector_roots(leaves: list[Learned]) -> Tensor:
-    """Roots of the covariances of all vectors of a column, (P, J, J); zero where they are points."""
+    """Roots of the covariances of all vectors of a column, (P, J, J); zero for point estimates."""
     J = sum(leaf.dim for leaf in leaves)
     root = leaves[0].x.new_zeros(len(leaves[0].levels), J, J)
     if len(leaves[0].trained_root):

@@ -71,7 +71,7 @@ def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) 
     """Mean over samples of E_q log p(y | z) - KL(q(z | y) || p(z | row, training data)), in nats.
 
     Each row has the best of three q: the encoder's, p(z | row) itself, and a normal around latents that were refined
-    through the decoder. Draws that choose are others than those that count, so that the choice does not flatter.
+    through the decoder. Separate draws choose q and evaluate the bound, so that the choice does not bias it.
     """
     total = 0.0
     for batch in epoch:
@@ -81,7 +81,7 @@ def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) 
         chosen, value = fit.bound(q, of_choice, narrow=True)[0], fit.bound(q, of_value, narrow=True)[0]
         for q, narrow in ((fit.before, False), (fit.encoded, True)):
             tried, error = fit.bound(q, of_choice, narrow)
-            better = (tried - 3.0 * error > chosen) | chosen.isnan()  # not by the luck of the draws
+            better = (tried - 3.0 * error > chosen) | chosen.isnan()  # beyond the Monte Carlo error
             chosen = torch.where(better, tried, chosen)
             if better.any():
                 value = torch.where(better, fit.bound(q, of_value, narrow)[0], value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,16 +10,21 @@ from torch import Tensor
 
 from gppvae.data.batches import Batch
 from gppvae.data.table import Rows
-from gppvae.models.curvature import EXACT_LATENTS, Expansion, Signs, expand
+from gppvae.models.curvature import EXACT_LATENTS, Expansion, expand
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.newton import Quadratic, levenberg_marquardt
 from gppvae.models.objects import vector_covariance
 from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.linalg import matvec, vecmat
 from gppvae.prior.posterior import LatentPosterior
 
 STEPS = 6
 PAIRS = 4  # of antithetic draws
 LEAST_VAR = 1e-10
+DAMPING_STEP = 5.0  # factor on the damping after a step: up where it failed, down where it helped
+DAMPINGS = (1e-7, 1e7)
+START_DAMPING = 1e-3
+CONVERGED = 1e-4  # predicted decrease of the loss below which a step is not worth its cost
+ROUNDING = 1e-6  # the same relative to the loss: losses of float32 networks have no more digits
 
 
 @dataclass(frozen=True)
@@ -41,17 +47,56 @@ class Normal:
         return 0.5 * quad + (root.diagonal(dim1=1, dim2=2).log() - own.diagonal(dim1=1, dim2=2).log()).sum(1)
 
 
+@dataclass(frozen=True)
+class Quadratic:
+    """A loss around points, problem by problem: value (P,), gradient (P, J), positive definite curvature (P, J, J)."""
+
+    loss: Tensor
+    gradient: Tensor
+    curvature: Tensor
+
+    def where(self, chosen: Tensor, other: Quadratic) -> Quadratic:
+        """These problems where `chosen` (P,) is True, those of the other elsewhere."""
+        return Quadratic(
+            torch.where(chosen, self.loss, other.loss),
+            torch.where(chosen[:, None], self.gradient, other.gradient),
+            torch.where(chosen[:, None, None], self.curvature, other.curvature),
+        )
+
+
+@torch.no_grad()
+def levenberg_marquardt(expand: Callable[[Tensor], Quadratic], x: Tensor, steps: int) -> tuple[Tensor, Quadratic]:
+    """Minimise from x (P, J). A problem whose step does not lower its true loss stays, and tries a shorter one.
+
+    Args:
+        expand: the losses around points.
+    """
+    at = expand(x)
+    damping = torch.full((len(x), 1, 1), START_DAMPING, dtype=x.dtype, device=x.device)
+    for _ in range(steps):
+        scale = torch.diag_embed(at.curvature.diagonal(dim1=1, dim2=2))
+        step = torch.linalg.solve(at.curvature + damping * scale, at.gradient.unsqueeze(2)).squeeze(2)
+        promised = 0.5 * (step * at.gradient).sum(1)
+        if not (promised > CONVERGED + ROUNDING * at.loss.abs()).any():
+            break
+        tried_x = x - step
+        tried = expand(tried_x)
+        better = tried.loss < at.loss  # False where it is NaN
+        x = torch.where(better[:, None], tried_x, x)
+        at = tried.where(better, at)
+        damping = torch.where(better[:, None, None], damping / DAMPING_STEP, damping * DAMPING_STEP).clamp(*DAMPINGS)
+    return x, at
+
+
 @torch.no_grad()
 def covariance_at(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Tensor:
     """Covariance of z at each row: q(B) and latent noise, (N, L, L)."""
-    cov, start = torch.diag_embed(prior.noise_at(rows).clamp_min(LEAST_VAR)), 0
-    for group, q in zip(prior.groups, weights.parts, strict=True):
-        own = slice(start, start + group.n_latents)
+    cov = torch.diag_embed(prior.noise_at(rows).clamp_min(LEAST_VAR))
+    for group, own, q in zip(prior.groups, prior.latent_slices, weights.parts, strict=True):
         cov[:, own, own] += q.covariance_at(group.features(rows))
         new = group.new_ids(rows)
         if new is not None:
             cov[:, own, own] += torch.diag_embed(new.variance().expand(-1, group.n_latents))
-        start += group.n_latents
     return cov
 
 
@@ -64,7 +109,7 @@ def normal_at(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Normal
 
 
 def typical(prior: LatentPrior, n: int) -> Normal:
-    """What is known of the latents of n samples whose rows are not: where those of the training rows are."""
+    """Prior of the latents of n samples whose rows are unknown: that over the training rows."""
     return Normal(*(part.expand(n, *part.shape) for part in (prior.typical_mean, prior.typical_cov)))
 
 
@@ -86,17 +131,17 @@ class RowFit:
     def expand(self, z: Tensor) -> Expansion:
         """-log p(y | z) around z; the same random directions each time."""
         likelihood = self.autoencoder.likelihood.values
-        found = expand(self.autoencoder, likelihood, self.batch.y, self.batch.mask, z, Signs.of(self.batch))
+        found = expand(self.autoencoder, likelihood, self.batch, z)
         return Expansion(*map(self.to_gp, (found.nll, found.gradient, found.curvature)))
 
     def quadratic(self, z: Tensor) -> Quadratic:
         """-log p(y, z) around z."""
-        found, pull = self.expand(z), ((z - self.before.mean).unsqueeze(1) @ self.precision).squeeze(1)
+        found, pull = self.expand(z), vecmat(z - self.before.mean, self.precision)
         loss = found.nll + 0.5 * (pull * (z - self.before.mean)).sum(1)
         return Quadratic(loss, found.gradient + pull, found.curvature + self.precision)
 
     def run(self, steps: int = STEPS) -> tuple[Tensor, Quadratic]:
-        """The best latents (B, L), from the better of the encoder's and the prior's mean, and what is around them."""
+        """The best latents (B, L), starting from the better of encoder mean and prior mean, and the expansion there."""
         starts = self.encoded.mean, self.before.mean
         nearer = self._loss(starts[0]) < self._loss(starts[1])
         return levenberg_marquardt(self.quadratic, torch.where(nearer[:, None], *starts), steps)
@@ -104,7 +149,7 @@ class RowFit:
     def _loss(self, z: Tensor) -> Tensor:
         """-log p(y, z) up to a constant, (B,)."""
         shift = z - self.before.mean
-        return self.nll(z) + 0.5 * ((shift.unsqueeze(1) @ self.precision).squeeze(1) * shift).sum(1)
+        return self.nll(z) + 0.5 * (vecmat(shift, self.precision) * shift).sum(1)
 
     def nll(self, z: Tensor) -> Tensor:
         """-log p(y | z) of the values, (B,)."""
@@ -121,7 +166,7 @@ class RowFit:
     def posterior(self, steps: int = STEPS) -> Normal:
         """q(z | y, row): normal, with the curvature at the best latents as its precision.
 
-        For many latents the curvature is known on average only; then they are independent in q.
+        For many latents the curvature is a random estimate; q is then diagonal.
         """
         z, at = self.run(steps)
         if z.shape[1] > EXACT_LATENTS:
@@ -132,8 +177,8 @@ class RowFit:
         """E_q log p(y | z) - KL(q || p(z)) per row by pairs of antithetic draws, and its standard error, (B,) each.
 
         Args:
-            narrow: whether the quadratic expansion holds within q. Then, for few latents, only what it misses is drawn,
-                and with a linear decoder nothing is.
+            narrow: whether the quadratic expansion holds within q. Then, for few latents, it is a control variate: only
+                its error is estimated by draws, which is zero for a linear decoder.
         """
         generator, L = torch.Generator().manual_seed(seed), q.mean.shape[1]
         root, pairs = torch.linalg.cholesky(q.cov), []
@@ -141,9 +186,9 @@ class RowFit:
         for _ in range(PAIRS):
             eps = torch.randn((self.batch.total, L), generator=generator, dtype=q.mean.dtype)
             eps = eps[self.batch.start : self.batch.start + len(self.batch)].to(q.mean)
-            shift = (root @ eps.unsqueeze(2)).squeeze(2)
+            shift = matvec(root, eps)
             nll = 0.5 * (self._full_nll(q.mean + shift) + self._full_nll(q.mean - shift))
-            pairs.append(nll - 0.5 * ((shift.unsqueeze(1) @ around).squeeze(1) * shift).sum(1))
+            pairs.append(nll - 0.5 * (vecmat(shift, around) * shift).sum(1))
         drawn = torch.stack(pairs)
         expected = drawn.mean(0) + 0.5 * (around * q.cov).sum((1, 2))
         return -expected - q.kl(self.before), drawn.std(0) / PAIRS**0.5

@@ -1,20 +1,18 @@
-"""What samples of an added object differ by from their prediction, carried over to its other rows.
+"""Kriging of residuals: prediction errors at the samples of an added object, carried over to its other rows.
 
-A decoder that was trained on few objects cannot draw every new one. With e_i the errors at the k samples given of an
+A decoder trained on few objects cannot reproduce every new one. With e_i the residuals at the k samples given of an
 object, its prediction at a row is
 
     decoder(z) + c'C^-1 e,   c_i = h(kappa_i),   C_ij = h(kappa_ij),   C_ii = mean e^2,   h = a + b kappa + c kappa^16
 
-kriging, with kappa the correlation of the kernel between rows of one object. What samples of one object share, h, is
-measured on the training samples: of errors as large as theirs, what their errors share, which is nothing where they are
-noise; of larger ones, what deviations from the mean sample share, since that is what the decoder cannot draw.
+with kappa the correlation of the kernel between rows of one object. The covariance h is measured on the training
+samples. Errors as large as those at training samples covary as these do, which is not at all if they are noise. Larger
+errors covary as deviations from the mean sample, since these are what the decoder cannot reproduce.
 Source: docs/math.md, "Objects that were not in the training set".
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -24,21 +22,21 @@ from torch import Tensor
 
 from gppvae.data.table import Rows
 from gppvae.kernels import Learned
-from gppvae.models.objects import id_columns, learned_by_column
+from gppvae.models.objects import id_columns, learned_by_column, level_of, using_vectors
 from gppvae.prior.blocks import BlockFeatures
 from gppvae.prior.latent_prior import LatentGroup, LatentPrior
 from gppvae.prior.new_blocks import TAKEN, Move, TakenIn
 from gppvae.prior.posterior import LatentPosterior
 
-OBJECTS, ROWS_EACH = 64, 12  # of the training samples, to measure how samples of one object resemble each other
-LEAST_OWN = 1e-3  # share of the variance that a sample has for itself alone
+OBJECTS, ROWS_EACH = 64, 12  # training samples on which covariances within an object are measured
+LEAST_OWN = 1e-3  # least share of the variance that is independent between samples
 
 
 @dataclass(frozen=True)
 class Sharing:
     """E d_i d_j = var (a + b kappa_ij + c kappa_ij^16) for two samples of one object; var 0: unknown.
 
-    The last term is for what only neighbouring rows share.
+    The last term is the covariance of neighbouring rows only.
     """
 
     var: float = 0.0
@@ -47,10 +45,10 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Resemblance:
-    """What samples of one trained object share: of deviations from the mean sample, and of errors of predictions.
+    """Covariance between samples of one trained object: of deviations from the mean sample, and of prediction errors.
 
     Attributes:
-        directions: in how many directions of the samples deviations vary, tr(C)^2 / tr(C^2), as a share of their size.
+        directions: effective number of directions of the deviations, tr(C)^2 / tr(C^2), as a share of their size.
     """
 
     deviations: Sharing = Sharing()
@@ -58,7 +56,7 @@ class Resemblance:
     directions: float = 1.0
 
     def shared(self, error_var: float) -> Tensor:
-        """For errors of this size: their variance, and the weights of what two samples share of it, (4,)."""
+        """For errors of this size: their variance, and the weights of `basis` in their covariance, (4,)."""
         usual = min(error_var, self.errors.var)
         pairs = zip(self.errors.weights, self.deviations.weights, strict=True)
         weights = [usual * of_errors + (error_var - usual) * beyond for of_errors, beyond in pairs]
@@ -72,9 +70,9 @@ def basis(kappa: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Kept:
-    """Samples of one object that were given: unit features (k, H), weights of their errors (k, *shape).
+    """The given samples of one object: unit features (k, H), kriging coefficients C^-1 e (k, *shape).
 
-    Further what they share, (4,) as in `Resemblance.shared`, and the inverse of their covariance, (k, k).
+    Also the covariance weights, (4,) as in `Resemblance.shared`, and the inverse of their covariance, (k, k).
     """
 
     features: Tensor
@@ -86,21 +84,17 @@ class Kept:
         return basis(kappa) @ self.shared[1:]
 
     def tensors(self) -> dict[str, Tensor]:
-        return {
-            "features": self.features,
-            "coefficients": self.coefficients,
-            "shared": self.shared,
-            "inverse": self.inverse,
-        }
+        return dict(vars(self))
 
 
 @dataclass
 class Remainders:
-    """What is kept of the samples of added ids.
+    """What is stored of the samples of added ids.
 
     Attributes:
-        resembling: by column.  kept: what is carried over, by (column, id).
-        taken: what q(B) took in, by (column, id), one entry per group of latents, for ids with weights of their own.
+        resembling: by column.  kept: residuals to carry over, by (column, id).
+        taken: sites that q(B) was conditioned on, by (column, id), one entry per group of latents, for ids with weights
+            of their own.
     """
 
     resembling: dict[str, Resemblance] = field(default_factory=dict)
@@ -109,7 +103,7 @@ class Remainders:
 
     @torch.no_grad()
     def keep(self, prior: LatentPrior, column: str, ids: list[str], rows: Rows, errors: Tensor, unit: Tensor) -> None:
-        """Keep what the samples of these ids differ by, (N, *shape), in place of what was kept of them.
+        """Store the residuals of the samples of these ids, (N, *shape), replacing earlier ones.
 
         Args:
             rows: coded, ids known.  unit: size of a value that counts as one, broadcastable to a sample.
@@ -131,7 +125,7 @@ class Remainders:
 
     @torch.no_grad()
     def at(self, prior: LatentPrior, rows: Rows, shape: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
-        """What is added to predictions at rows, (N, *shape), and its variance in units, (N,); None for nothing."""
+        """Correction of predictions at rows, (N, *shape), and its variance in units, (N,); None without residuals."""
         if not self.kept:
             return None
         total, variance = torch.zeros(len(rows), *shape), torch.zeros(len(rows), dtype=torch.float64)
@@ -150,7 +144,7 @@ class Remainders:
         return total, variance
 
     def follow(self, prior: LatentPrior, moves: list[Move | None]) -> None:
-        """Give features the places that they have since ids of a column were added or dropped."""
+        """Move features to their new positions after ids of a column were added or dropped."""
         for (column, name), kept in list(self.kept.items()):
             leaves, parts, start = learned_by_column(prior)[column], [], 0
             for group, move in zip(prior.groups, moves, strict=True):
@@ -224,7 +218,7 @@ class Remainders:
 def _taken_from(
     saved: list[Any], tensors: dict[str, Tensor], prior: LatentPrior, weights: LatentPosterior
 ) -> dict[tuple[str, str], list[TakenIn | None]]:
-    """What q(B) took in of added ids, as saved; ValueError where it does not fit the model."""
+    """Sites of added ids that q(B) was conditioned on, as saved; ValueError where they do not fit the model."""
     found: dict[tuple[str, str], list[TakenIn | None]] = {}
     added = {(c.name, level) for c in id_columns(prior) if c.own for level in c.levels[len(c.trained) :]}
     for number, (column, name, ids) in enumerate(saved):
@@ -245,21 +239,16 @@ def _taken_from(
     return found
 
 
-def level_of(leaves: list[Learned], rows: Rows) -> Tensor:
-    """Number of each row's id among the levels of a column, (N,)."""
-    column = rows.columns[leaves[0].key]
-    return column.values[column.index]
-
-
 @torch.no_grad()
 def unit_features(prior: LatentPrior, leaves: list[Learned], rows: Rows) -> Tensor:
-    """Features of rows as if they showed one object, the mean one, of length 1, (N, H): their products are kappa."""
-    with _at_the_mean(leaves):
+    """Unit-length features of rows with the mean vectors of all objects, (N, H): their inner products are kappa."""
+    mean = [leaf.x.detach()[: leaf.n_trained].mean(0).expand_as(leaf.x) for leaf in leaves]
+    with using_vectors(leaves, mean):
         parts = []
         for group in (group for group in prior.groups if group.kernel is not None):
             V = group.split.features(rows) if group.split is not None else group.features(rows)
             if isinstance(V, BlockFeatures):
-                # Rows of one id are compared, so of its own block no place is needed.
+                # Only rows of one id are compared, so the position of its block does not matter.
                 V = V.x if _of_column(group, leaves) else V.dense(group.rank)
             parts.append(V)
     unit = [torch.nn.functional.normalize(part, dim=1) / len(parts) ** 0.5 for part in parts]
@@ -271,17 +260,8 @@ def _of_column(group: LatentGroup, leaves: list[Learned]) -> bool:
     return group.split is not None and group.split.key == leaves[0].key
 
 
-@contextlib.contextmanager
-def _at_the_mean(leaves: list[Learned]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for leaf in leaves:
-            x = leaf.x.detach()
-            stack.enter_context(leaf.using(x[: leaf.n_trained].mean(0).expand_as(x)))
-        yield
-
-
 def rows_to_compare(prior: LatentPrior, rows: Rows) -> dict[str, Tensor]:
-    """A few rows of several objects per column of ids, (n,): those that `measure` asks for."""
+    """A few rows of several objects per column of ids, (n,), for `measure`."""
     found = {}
     for column, leaves in learned_by_column(prior).items():
         level, picked = level_of(leaves, rows), []

@@ -1,7 +1,7 @@
 """Where a fit starts: kernel hyper-parameters, latents and noise of an exact GP on principal components.
 
-Scores of the samples' principal components are latents that cost nothing. An exact Gaussian process on the leading
-ones says which length scales and amplitudes the table's columns have, before any network is trained:
+The principal component scores of the samples are latents that cost nothing. An exact Gaussian process on the leading
+ones gives length scales and amplitudes of the kernel before any network is trained:
 
     score_c ~ N(0, a_c (K(theta) + delta_c I)),   c = 1 ... C,   a_c in closed form
 
@@ -22,12 +22,13 @@ from torch import Tensor, nn
 from gppvae.data.table import Rows
 from gppvae.kernels import IdLeaf, Kernel, Learned
 from gppvae.kernels.stationary import Periodic, StationaryLeaf
+from gppvae.prior.linalg import eye_like
 
 MAX_ROWS = 512  # of the exact GP
 LEADING = 4  # components that choose the hyper-parameters
 MAX_COMPONENTS = 64
-FACTORS = (1.0, 0.5, 0.2)  # on the length scales where the search begins
-STEPS = 40  # of L-BFGS from the best beginning; half as many to find it
+FACTORS = (1.0, 0.5, 0.2)  # on the length scales from which the search starts
+STEPS = 40  # of L-BFGS from the best start; half as many from each start
 DELTAS = (1e-4, 1e3)  # noise over signal of a component
 SHARES = np.exp(np.linspace(math.log(DELTAS[0]), math.log(DELTAS[1]), 57))
 
@@ -46,7 +47,7 @@ class Components:
     signal: Tensor
 
     def count(self, least_signal: float) -> int:
-        """How many components the kernel explains at least so much of; one at least."""
+        """Number of components of which the kernel explains at least this share; at least one."""
         return max(1, int((self.signal >= least_signal).sum()))
 
 
@@ -87,9 +88,9 @@ def rows_for_start(rows: Rows, kernels: list[Kernel], generator: torch.Generator
 
 
 def fit_components(kernel: Kernel, rows: Rows, scores: Tensor) -> Tensor:
-    """Set the kernel's hyper-parameters by exact maximum likelihood on the leading scores; what it explains of all.
+    """Set the kernel's hyper-parameters by exact maximum likelihood on the leading scores.
 
-    Learned vectors stay as they are: here their ids count as alike to a degree that is fitted too.
+    Learned vectors stay as they are: here all pairs of ids have one correlation, which is fitted too.
 
     Returns:
         Share of each score's variance that the kernel explains, (C,).
@@ -140,7 +141,7 @@ def _hyperparameters(kernel: Kernel) -> Iterator[nn.Parameter]:
 
 @contextmanager
 def _ids_alike(kernel: Kernel) -> Iterator[list[nn.Parameter]]:
-    """Learned ids with covariance s + (1 - s) [p = p'] as long as this lasts; the free parameters of s."""
+    """Inside the context, learned ids have the covariance s + (1 - s) [p = p']; yields the parameters of s."""
     free: list[nn.Parameter] = []
     with ExitStack() as stack:
         for leaf in kernel.leaves():
@@ -162,9 +163,8 @@ def _alike(logit: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 def _negative_log_likelihood(gram: Tensor, deltas: Tensor, scores: Tensor) -> Tensor:
     """sum_c n/2 log(z_c' S_c^-1 z_c / n) + 1/2 log|S_c| with S_c = K + delta_c I, amplitudes in closed form."""
     n = len(gram)
-    scale = gram.diagonal().mean()
-    eye = torch.eye(n, dtype=gram.dtype, device=gram.device)
-    S = gram / scale + (deltas.clamp(*DELTAS)[:, None, None] + 1e-6) * eye  # (C, n, n); amplitudes take any scale
+    scale = gram.diagonal().mean()  # amplitudes take any scale
+    S = gram / scale + (deltas.clamp(*DELTAS)[:, None, None] + 1e-6) * eye_like(gram)  # (C, n, n)
     L = torch.linalg.cholesky(S)
     half = torch.linalg.solve_triangular(L, scores.T[:, :, None], upper=False)
     quad = half.square().sum((1, 2))
@@ -173,7 +173,7 @@ def _negative_log_likelihood(gram: Tensor, deltas: Tensor, scores: Tensor) -> Te
 
 
 def _minimise(loss: Callable[[], Tensor], free: list[nn.Parameter], kernel: Kernel) -> None:
-    """From several length scales a few steps each, then on from the best; a failed beginning is passed over."""
+    """A few steps from several length scales, then more from the best; starts that fail are skipped."""
     origin = [p.detach().clone() for p in free]
     best, best_values = math.inf, origin
     for factor in FACTORS:

@@ -55,19 +55,13 @@ def kernel_terms(prior: LatentPrior) -> list[KernelTerm]:
     """The terms of all kernels, group by group, in the order in which they are written."""
     several = sum(group.kernel is not None for group in prior.groups) > 1
     terms: list[KernelTerm] = []
-    first_latent = 0
-    for number, group in enumerate(prior.groups):
-        latents = slice(first_latent, first_latent + group.n_latents)
-        first_latent += group.n_latents
-        products = [] if group.kernel is None else group.kernel.terms()
-        short = [_short(term.leaves) for term in products]
-        full = [" * ".join(leaf.text() for leaf in term.leaves) for term in products]
-        start = 0
-        for term, brief, long in zip(products, short, full, strict=True):
-            name = brief if short.count(brief) == 1 else long
-            place = slice(start, start + term.rank)
-            start += term.rank
-            terms.append(KernelTerm(_of(number, several) + name, number, term.leaves, place, latents))
+    for number, (group, latents) in enumerate(zip(prior.groups, prior.latent_slices, strict=True)):
+        products = [] if group.kernel is None else group.kernel.placed_terms()
+        short = [_short(term.leaves) for term, _ in products]
+        start = f"group {number + 1}: " if several else ""
+        for (term, features), brief in zip(products, short, strict=True):
+            name = brief if short.count(brief) == 1 else " * ".join(leaf.text() for leaf in term.leaves)
+            terms.append(KernelTerm(start + name, number, term.leaves, features, latents))
     return _told_apart(terms)
 
 
@@ -160,10 +154,6 @@ def signal_parts(
 
 def _short(leaves: tuple[Leaf, ...]) -> str:
     return " * ".join(f"{type(leaf).__name__}({', '.join(leaf.columns_read)})" for leaf in leaves)
-
-
-def _of(group: int, several: bool) -> str:
-    return f"group {group + 1}: " if several else ""
 
 
 def _told_apart(terms: list[KernelTerm]) -> list[KernelTerm]:

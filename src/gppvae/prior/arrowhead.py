@@ -15,12 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gppvae.prior.linalg import eye_like, matvec, vecmat
+
 Tall = tuple[Tensor, Tensor]  # H x L numbers: shared (H0, L), and of each id (P, R, L)
 
 
 @dataclass(frozen=True)
 class Arrowhead:
-    """The blocks of a symmetric matrix that a row sees: shared (H0, H0), arms (P, R, H0), own (P, R, R)."""
+    """The blocks of a symmetric matrix that single rows touch: shared (H0, H0), arms (P, R, H0), own (P, R, R)."""
 
     shared: Tensor
     arms: Tensor
@@ -37,10 +39,10 @@ class Arrowhead:
         return Arrowhead(self.shared * value, self.arms * value, self.own * value)
 
     def plus_identity(self, value: float = 1.0) -> Arrowhead:
-        return Arrowhead(self.shared + value * _eye(self.shared), self.arms, self.own + value * _eye(self.own))
+        return Arrowhead(self.shared + value * eye_like(self.shared), self.arms, self.own + value * eye_like(self.own))
 
     def times_tall(self, x: Tall) -> Tall:
-        """This matrix times x, where it is zero beside its blocks."""
+        """This matrix times x, if it is zero outside its blocks."""
         return self.shared @ x[0] + _sum_over_ids(self.arms, x[1]), self.arms @ x[0] + self.own @ x[1]
 
     def trace(self) -> Tensor:
@@ -53,15 +55,15 @@ class Arrowhead:
             shared: v0, (N, H0).  own: u, (N, R).  block: p, (N,).
         """
         arms, blocks = self.arms[block], self.own[block]  # (N, R, H0), (N, R, R)
-        top = shared @ self.shared + (own.unsqueeze(1) @ arms).squeeze(1)
-        return torch.cat([top, (arms @ shared.unsqueeze(2) + blocks @ own.unsqueeze(2)).squeeze(2)], dim=1)
+        top = shared @ self.shared + vecmat(own, arms)
+        return torch.cat([top, matvec(arms, shared) + matvec(blocks, own)], dim=1)
 
     def factor(self) -> Factor:
         """Cost O(P R^2 (R + H0) + P R H0^2 + H0^3)."""
         L_p = torch.linalg.cholesky(self.own)
         A = torch.cholesky_solve(self.arms, L_p)
         L_0 = torch.linalg.cholesky(self.shared - _sum_over_ids(self.arms, A))
-        # In the order in memory that a file gives back, so that a loaded model rounds alike.
+        # Contiguous, as tensors read from a file are, so that a loaded model rounds in the same way.
         return Factor(L_p.contiguous(), A.contiguous(), L_0.contiguous())
 
 
@@ -78,9 +80,9 @@ class Factor:
         return Factor(self.own[blocks], self.arms[blocks], self.shared)
 
     def put(self, blocks: Tensor, other: Factor) -> Factor:
-        """The inverse of `only`: other factors for a few ids, and what follows from them for the shared weights.
+        """The inverse of `only`: replace the factors of a few ids and of the shared weights.
 
-        What is known of the other ids, given the shared weights, stays: C_p and A_p.
+        The conditionals of all other ids given the shared weights, C_p and A_p, stay as they are.
         """
         own, arms = self.own.index_copy(0, blocks, other.own), self.arms.index_copy(0, blocks, other.arms)
         return Factor(own, arms, other.shared)
@@ -108,13 +110,13 @@ class Factor:
         return Arrowhead(self.shared @ self.shared.mT + _sum_over_ids(self.arms, arms), arms, own)
 
     def inverse(self) -> Arrowhead:
-        """The blocks of C^-1 that a row sees: Schur^-1, -A_p Schur^-1, C_p^-1 + A_p Schur^-1 A_p'."""
+        """The blocks of C^-1 as in `Arrowhead`: Schur^-1, -A_p Schur^-1, C_p^-1 + A_p Schur^-1 A_p'."""
         shared = torch.cholesky_inverse(self.shared)
         arms = -self.arms @ shared
         return Arrowhead(shared, arms, torch.cholesky_inverse(self.own) - arms @ self.arms.mT)
 
     def sandwich(self, X: Arrowhead) -> Arrowhead:
-        """The blocks of C^-1 X C^-1 that a row sees, X an arrowhead.
+        """The blocks of C^-1 X C^-1 as in `Arrowhead`, X an arrowhead.
 
         With M = X_00 - sum_p (A_p'X_p0 + X_p0'A_p - A_p'X_p A_p), N_p = X_p0 - X_p A_p and K_p = C_p^-1 N_p Schur^-1:
             Q_00 = Schur^-1 M Schur^-1              Q_p0 = K_p - A_p Q_00
@@ -123,7 +125,8 @@ class Factor:
         inner = torch.cholesky_solve(self._seen_by_shared(X), self.shared)
         shared = torch.cholesky_solve(inner.mT, self.shared)
         N = X.arms - X.own @ self.arms
-        K = torch.cholesky_solve(torch.cholesky_solve(N, self.own).flatten(0, 1).mT, self.shared).mT.view_as(N)
+        CN = torch.cholesky_solve(N, self.own).flatten(0, 1)  # (P, R, H0) -> (P R, H0)
+        K = torch.cholesky_solve(CN.mT, self.shared).mT.view_as(N)
         KA = K @ self.arms.mT
         own = torch.cholesky_solve(torch.cholesky_solve(X.own, self.own).mT, self.own)
         return Arrowhead(shared, K - self.arms @ shared, own - KA - KA.mT + self.arms @ shared @ self.arms.mT)
@@ -163,7 +166,3 @@ def arrowhead_nll(full: ArrowheadSums) -> Tensor:
 def _sum_over_ids(left: Tensor, right: Tensor) -> Tensor:
     """sum_p left_p'right_p, (P, R, A), (P, R, B) -> (A, B)."""
     return left.flatten(0, 1).mT @ right.flatten(0, 1)
-
-
-def _eye(x: Tensor) -> Tensor:
-    return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)

@@ -1,4 +1,4 @@
-"""Features and latent noise of rows, computed once for all that is asked of these rows."""
+"""Features and latent noise of rows, computed once and evaluated under several posteriors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gppvae.prior.statistics import BlockStatistics, Statistics, Sums, weighted_
 
 @dataclass(frozen=True)
 class RowFeatures:
-    """What the prior knows of rows, one entry per group of latents.
+    """Features and noise of rows under the prior, one entry per group of latents.
 
     Attributes:
         features: V, (N, H).  noise: d, (N, 1).  sizes: L.
@@ -31,7 +31,7 @@ class RowFeatures:
     new: list[NewIds | None]
 
     def __getitem__(self, rows: slice | Tensor) -> RowFeatures:
-        """Some of these rows, of ids that are all known, as in training."""
+        """A subset of these rows; all ids must be known, as in training."""
         return RowFeatures([V[rows] for V in self.features], [d[rows] for d in self.noise], self.sizes, self.new)
 
     def at(self, weights: LatentPosterior) -> Latents:
@@ -43,10 +43,11 @@ class RowFeatures:
         return self._latents(found)
 
     def given(self, sums: Sums) -> Latents:
-        """The latents of these rows at the q(B) of S and R over rows; gradients reach both. Cost: H^3 + O(N H (H + L)).
+        """The latents of these rows at the q(B) conditioned on sums S and R, differentiable in both.
 
         Args:
             sums: over whole features, as `sums` gives them.
+        Cost: O(H^3 + N H (H + L)).
         """
         found = []
         for V, own in zip(self.features, sums, strict=True):
@@ -85,8 +86,8 @@ def over_whole(sums: Statistics) -> Assembled:
 def blocks_given(V: BlockFeatures, sums: BlockStatistics) -> tuple[Tensor, Tensor]:
     """Mean (N, L) and variance (N, 1) of f at rows, at the q(B) of S and R.
 
-    Only the ids of these rows and of changes to the sums are looked at. All others were integrated out when the sums
-    were made, so a batch costs the same however many ids there are.
+    Only the blocks of ids in these rows, and of ids added to the sums since, are factored. All others were eliminated
+    when the sums were made, so the cost of a batch does not depend on the number of ids.
     """
     blocks = torch.cat([V.block, *(which for which, _ in sums.parts)]).unique()
     V, picked = V.numbered_anew(blocks)

@@ -20,6 +20,7 @@ from torch import Tensor
 from gppvae.data.table import Rows
 from gppvae.kernels.base import Kernel, Leaf, Term, rowwise_outer
 from gppvae.kernels.ids import IdLeaf
+from gppvae.prior.linalg import matvec, vecmat
 
 
 @dataclass(frozen=True)
@@ -42,23 +43,23 @@ class NewIds:
         """u'B with weights drawn once for each id, (N, L)."""
         size = self.n, self.own.shape[1], n_latents
         B = torch.randn(size, generator=generator, dtype=torch.float64).to(self.own.device)
-        return _per_row(self.own, B[self.block])
+        return vecmat(self.own, B[self.block])
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where weights stand among all H: shared ones (H0,), and those of each id (P, R)."""
+    """Positions among all H weights: of the shared ones (H0,), and of those of each id (P, R)."""
 
     shared: Tensor
     own: Tensor
 
     @property
     def n_weights(self) -> int:
-        """H0 + P R; others, if there are any, are read by no row."""
+        """H0 + P R; any further weights have zero features at every row."""
         return self.shared.numel() + self.own.numel()
 
     def only(self, blocks: Tensor) -> Places:
-        """Those of a few ids, (G,), beside the shared ones."""
+        """Positions of the shared weights and of those of a few ids, (G,)."""
         return Places(self.shared, self.own[blocks])
 
     def take(self, B: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,16 +67,16 @@ class Places:
         return B[self.shared], B[self.own]
 
     def put(self, shared: Tensor, own: Tensor, rest: Tensor) -> Tensor:
-        """The inverse of `take`; weights that no row reads are as in `rest`, (H, L)."""
+        """The inverse of `take`; weights without a position here are those of `rest`, (H, L)."""
         return rest.index_put((torch.cat([self.shared, self.own.flatten()]),), torch.cat([shared, own.flatten(0, 1)]))
 
 
 @dataclass(frozen=True)
 class BlockFeatures:
-    """V, (N, H), by its non-zero entries; `V @ B` is what it is for a dense matrix.
+    """V, (N, H), as its non-zero entries; `V @ B` is that of the dense matrix.
 
     Attributes:
-        shared: v0, (N, H0).  own: u, (N, R).  block: p, (N,).  places: where they stand among all H.
+        shared: v0, (N, H0).  own: u, (N, R).  block: p, (N,).  places: their positions among all H.
         new: rows of ids that were not in the training set; in `own` these are zero.
     """
 
@@ -87,7 +88,7 @@ class BlockFeatures:
 
     def __matmul__(self, B: Tensor) -> Tensor:
         """V B, (N, L): a table look-up of R x L weights per row."""
-        return self.shared @ B[self.places.shared] + _per_row(self.own, self._weights_of_rows(B))
+        return self.shared @ B[self.places.shared] + vecmat(self.own, self._weights_of_rows(B))
 
     def __len__(self) -> int:
         return len(self.block)
@@ -97,12 +98,12 @@ class BlockFeatures:
         return replace(self, shared=self.shared[rows], own=self.own[rows], block=self.block[rows])
 
     def only(self, blocks: Tensor) -> BlockFeatures:
-        """The same where weights are those of a few ids, (G,) sorted, which are all that the rows hold."""
+        """The same with weights of a few ids only, (G,) sorted, which must include all ids of the rows."""
         assert self.new is None, "ids that are not known have no weights"
         return replace(self, block=torch.searchsorted(blocks, self.block), places=self.places.only(blocks))
 
     def numbered_anew(self, blocks: Tensor) -> tuple[BlockFeatures, Tensor]:
-        """As `only`, for weights that were picked out of all: shared ones first, then those of one id after the other.
+        """As `only`, with positions in a compact weight matrix: shared weights first, then id by id.
 
         Returns:
             The features, and which of all H weights these are, (H0 + G R,).
@@ -142,7 +143,7 @@ class BlockFeatures:
 
     def back(self, g: Tensor, B: Tensor) -> Tensor:
         """g B' at those entries, (N, L) -> (N, H0 + R): the gradient of V B with respect to them."""
-        own = (self._weights_of_rows(B) @ g.unsqueeze(2)).squeeze(2)
+        own = matvec(self._weights_of_rows(B), g)
         return torch.cat([g @ B[self.places.shared].T, own], dim=1)
 
     def _weights_of_rows(self, B: Tensor) -> Tensor:
@@ -156,16 +157,15 @@ class BlockLayout:
         kernel: bound.  key: the coded column of ids.
 
     Attributes:
-        places: where features stand in `kernel.features`.
+        places: positions of the features in `kernel.features`.
         n_blocks: P.
     """
 
     def __init__(self, kernel: Kernel, key: str) -> None:
         self.kernel, self.key = kernel, key
-        shared, own, start = [torch.zeros(0, dtype=torch.int64)], [], 0
-        for term in kernel.terms():
-            places = torch.arange(start, start + term.rank)
-            start += term.rank
+        shared, own = [torch.zeros(0, dtype=torch.int64)], []
+        for term, at in kernel.placed_terms():
+            places = torch.arange(at.start, at.stop)
             if self._has_block(term):
                 own.append(self._by_id(term, places))
             else:
@@ -174,18 +174,19 @@ class BlockLayout:
         self.n_blocks = len(self.places.own)
 
     def is_block(self, leaf: Leaf) -> bool:
-        """Whether a leaf says nothing but to which block a row belongs."""
+        """Whether a leaf only selects the block of a row."""
         return leaf.key == self.key and isinstance(leaf, IdLeaf) and leaf.independent
 
     def _has_block(self, term: Term) -> bool:
         return any(map(self.is_block, term.leaves))
 
     def _by_id(self, term: Term, places: Tensor) -> Tensor:
-        """Places of a term's features, those of one id in a row, (P, R_i)."""
+        """Positions of a term's features, one row per id, (P, R_i)."""
         axes = [axis for axis, leaf in enumerate(term.leaves) if self.is_block(leaf)]
+        # (R_1, R_2, ...), one axis per leaf, with the axes of ids moved to the front
         places = places.reshape([leaf.rank for leaf in term.leaves]).movedim(axes, list(range(len(axes))))
-        while len(axes) > 1:  # Categorical(id) * Categorical(id) is only where both are the same id
-            places = places.diagonal(dim1=0, dim2=1).movedim(-1, 0)
+        while len(axes) > 1:  # Categorical(id) * Categorical(id) is nonzero only where both ids are equal
+            places = places.diagonal(dim1=0, dim2=1).movedim(-1, 0)  # (P, P, ...) -> (P, ...)
             axes.pop()
         return places.reshape(len(places), -1)
 
@@ -217,11 +218,6 @@ class BlockLayout:
 
 
 def block_column(kernel: Kernel) -> str | None:
-    """The coded column of most ids among those of which each has an effect of its own; None when there is none."""
+    """The coded column with the most ids among those with an independent effect per id; None when there is none."""
     sizes = {leaf.key: leaf.rank for leaf in kernel.leaves() if isinstance(leaf, IdLeaf) and leaf.independent}
     return max(sizes, key=lambda key: sizes[key], default=None)
-
-
-def _per_row(own: Tensor, B: Tensor) -> Tensor:
-    """u_n'B_n, (N, R), (N, R, L) -> (N, L)."""
-    return (own.unsqueeze(1) @ B).squeeze(1)

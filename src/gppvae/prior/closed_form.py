@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gppvae.prior.arrowhead import Arrowhead, ArrowheadSums
 from gppvae.prior.blocks import BlockFeatures, Places
+from gppvae.prior.linalg import eye_like
 
 
 class GPTerm(torch.autograd.Function):
@@ -28,7 +29,7 @@ class GPTerm(torch.autograd.Function):
     def forward(ctx: Any, S: Tensor, R: Tensor, T: Tensor | None, sums: Tensor) -> Tensor:
         t, u, e, n = sums
         L = R.shape[1]
-        L_C = torch.linalg.cholesky(S + torch.eye(len(S), dtype=S.dtype, device=S.device))
+        L_C = torch.linalg.cholesky(S + eye_like(S))
         m = torch.cholesky_solve(R, L_C)
         C_inv = torch.cholesky_inverse(L_C)  # the gradient itself is made of it
         quad = t + u - (R * m).sum()  # Woodbury
@@ -85,7 +86,7 @@ def condition_on_pseudo(S: Tensor, R: Tensor, A: Tensor, G: Tensor, late: bool) 
     Cost: O(H^3 + H^2 L).
     """
     H, L = R.shape
-    eye = torch.eye(H, dtype=S.dtype, device=S.device)
+    eye = eye_like(S)
     cholesky = torch.linalg.cholesky(S + eye)
     root = torch.linalg.solve_triangular(cholesky, eye, upper=False)
     Sigma = root.T @ root
@@ -188,7 +189,7 @@ class ConditionedAtRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, V: Tensor, S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
-        L_C = torch.linalg.cholesky(S + torch.eye(len(S), dtype=S.dtype, device=S.device))
+        L_C = torch.linalg.cholesky(S + eye_like(S))
         solved = torch.cholesky_solve(torch.cat([R, V.T], dim=1), L_C)
         m, X = solved[:, : R.shape[1]], solved[:, R.shape[1] :].T  # (H, L), (n, H)
         ctx.save_for_backward(m, X)

@@ -11,6 +11,7 @@ The second is the first with no features and alpha = 1, so no formula below need
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Sequence
@@ -67,7 +68,7 @@ class LatentGroup(nn.Module):
         alpha: latent noise variance to start from; without a kernel it is 1 and stays so.
 
     Attributes:
-        least_in_blocks: number of features from which on the ids of a column have blocks of their own in the algebra.
+        least_in_blocks: rank H from which the algebra is done block by block, one block per id.
     """
 
     least_in_blocks: int = 512
@@ -103,7 +104,7 @@ class LatentGroup(nn.Module):
 
     @property
     def blocks(self) -> BlockLayout | None:
-        """The same where there are so many features that the algebra is done by blocks."""
+        """The same split where the rank is large enough for block algebra, else None."""
         return self.split if self.rank >= self.least_in_blocks else None
 
     def new_ids(self, rows: Rows) -> NewIds | None:
@@ -115,7 +116,7 @@ class LatentGroup(nn.Module):
 
     @property
     def places(self) -> Places | None:
-        """Of the weights, where these are in blocks."""
+        """Positions of the shared and the per-id weights; None without block algebra."""
         return None if self.blocks is None else self.blocks.places
 
     def features(self, rows: Rows) -> Features:
@@ -159,10 +160,10 @@ class LatentGroup(nn.Module):
         return condition_on_pseudo(full.S, full.R, asks.S / known, asks.R / known, late=known != 1.0)
 
     def noise(self, rows: Rows, training: bool) -> Tensor:
-        """d, () or (N,): alpha, plus the prior variance that the features of these rows do not carry.
+        """d, () or (N,): alpha plus the residual prior variance of these rows, k(a, a) - |v(a)|^2.
 
         Args:
-            training: whether all are training rows, where the features of some kernels carry the whole variance.
+            training: whether all are training rows, at which the features of some kernels are exact.
         """
         if self.kernel is None or (training and self.kernel.carries_training_variance):
             return self.alpha
@@ -177,8 +178,8 @@ class LatentPrior(nn.Module):
         alpha: latent noise variance to start from.
 
     Attributes:
-        size_column: column with the sizes of samples, which coded rows carry along for the
-            likelihood; None for none. A column of the name "(size)" comes before it.
+        size_column: column with the sizes of samples, which coded rows carry along for the likelihood; None for none.
+            A column named "(size)" takes precedence.
     """
 
     size_column: str | None = None
@@ -206,13 +207,19 @@ class LatentPrior(nn.Module):
         return sum(self.sizes)
 
     @property
+    def latent_slices(self) -> list[slice]:
+        """Which of all latents each group has."""
+        ends = itertools.accumulate(self.sizes)
+        return [slice(end - size, end) for size, end in zip(self.sizes, ends, strict=True)]
+
+    @property
     def kernels(self) -> list[Kernel]:
         """Kernels of the groups that have one."""
         return [group.kernel for group in self.groups if group.kernel is not None]
 
     @property
     def n_blocks(self) -> int:
-        """Ids with blocks of features of their own, of the kernel that has most; 0 where the algebra has no blocks."""
+        """Number of per-id blocks, the largest over the groups; 0 without block algebra."""
         return max(0 if group.blocks is None else group.blocks.n_blocks for group in self.groups)
 
     @property
@@ -253,8 +260,8 @@ class LatentPrior(nn.Module):
         """The table as the kernels read it; unknown ids and non-numeric values are errors that name them.
 
         Args:
-            new_ids: accept ids that were not in the training set in columns whose ids have nothing but blocks of their
-                own: these have their prior. A line in the log tells which.
+            new_ids: accept ids that were not in the training set, in columns that only select a per-id block. Such ids
+                have their prior, and a warning counts them.
 
         Numbers may be missing where every term that reads them is 0 (kernels/not_applicable.py).
         """
@@ -264,7 +271,7 @@ class LatentPrior(nn.Module):
             readers.setdefault(leaf.key, []).append(leaf)
         columns: dict[str, Column] = {}
         for key, leaves in readers.items():
-            # Ids added to some kernels of a column are unknown to the others: the one that knows most has the numbers.
+            # Added ids may be known to some leaves of a column only: the leaf with the most levels defines the codes.
             leaf = max(leaves, key=lambda leaf: len(leaf.levels) if isinstance(leaf, IdLeaf) else 0)
             if new_ids and isinstance(leaf, IdLeaf) and self._only_in_blocks(key):
                 columns[key] = leaf.code_leaf(table, new_ids=True)
@@ -285,7 +292,7 @@ class LatentPrior(nn.Module):
         return known
 
     def _only_in_blocks(self, key: str) -> bool:
-        """Whether the ids of a column have blocks of features of their own, and stand for nothing else."""
+        """Whether the ids of a column only select per-id blocks, in every kernel that reads it."""
         for group in self.groups:
             readers = [] if group.kernel is None else [leaf for leaf in group.kernel.leaves() if leaf.key == key]
             split = group.split
@@ -319,7 +326,7 @@ class LatentPrior(nn.Module):
         return functools.reduce(torch.add, parts)
 
     def posterior(self, totals: Sums) -> LatentPosterior:
-        """q(B) given the latents that were summed, the encoder's uncertainty in them integrated out if it was."""
+        """q(B) given the summed latents; if variances were summed too, the encoder's uncertainty is integrated out."""
         return LatentPosterior(tuple(group.condition(sums) for group, sums in self._with(totals)))
 
     def over_features(self, totals: Sums) -> Sums:
@@ -334,7 +341,7 @@ class LatentPrior(nn.Module):
         return found
 
     def given(self, totals: Sums) -> LatentPosterior:
-        """q(B) of S and R over whole features, as `over_features` gives them."""
+        """q(B) conditioned on sums over whole features, as `over_features` gives them."""
         return LatentPosterior(
             tuple(
                 group.condition(own) if isinstance(own, BlockStatistics) else condition(over_whole(own))
@@ -356,7 +363,7 @@ class LatentPrior(nn.Module):
     # -- latents of rows
 
     def at(self, rows: Rows, weights: LatentPosterior, training: bool = False) -> Latents:
-        """The latents of rows at q(B). Far from the data var + noise is the prior's variance. Cost: O(N H (H + L)).
+        """The latents of rows at q(B). Far from the data, var + noise is the prior variance. Cost: O(N H (H + L)).
 
         Args:
             training: whether all are training rows; see `LatentGroup.noise`.
@@ -364,7 +371,7 @@ class LatentPrior(nn.Module):
         return self.features_at(rows, training).at(weights)
 
     def features_at(self, rows: Rows, training: bool = True) -> RowFeatures:
-        """Features and noise of rows, for several questions about them; `training` as in `at`."""
+        """Features and noise of rows, computed once to be used several times; `training` as in `at`."""
         noise = [group.noise(rows, training).reshape(-1, 1).expand(len(rows), 1) for group in self.groups]
         new = [group.new_ids(rows) for group in self.groups]
         return RowFeatures([group.features(rows) for group in self.groups], noise, self.sizes, new)
@@ -419,7 +426,7 @@ class LatentPrior(nn.Module):
         """q(B) given pseudo-observations, with the gradient of the bound with respect to their sums.
 
         Args:
-            observed: sums over all rows.  wanted: over all rows, or over some of them, scaled up to all.
+            observed: sums over all rows.  wanted: gradient sums over all rows, or over some, which are rescaled to all.
         """
         parts = zip(self.groups, observed, wanted, strict=True)
         return [group.condition_on_pseudo(own, asked) for group, own, asked in parts]
@@ -447,7 +454,7 @@ def _tell_new_ids(leaf: IdLeaf, n_ids: int) -> None:
     new = n_ids - len(leaf.levels)
     if new:
         log.warning(
-            "%d ids of column %r were not in the training set: what %s says of them is its prior, "
-            "until add_objects() learns them from samples",
+            "%d ids of column %r were not in the training set: %s gives them its prior until add_objects() learns them "
+            "from samples",
             new, leaf.column, leaf.text(),
         )  # fmt: skip

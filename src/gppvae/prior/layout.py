@@ -21,9 +21,9 @@ from torch import Tensor
 from gppvae.data.table import Rows
 from gppvae.kernels.base import Kernel, rowwise_outer
 
-SMALL_PRODUCT = 3e5  # multiplications that take as long as starting one more small matrix product
+SMALL_PRODUCT = 3e5  # multiplications that take as long as the overhead of one more matrix product
 FEW_ROWS = 4  # per group, below which outer products are summed row by row
-MAX_ROW_PRODUCTS = 2**23  # numbers in those
+MAX_ROW_PRODUCTS = 2**23  # numbers in those outer products
 MAX_GROUPED_SUMS = 2**26  # numbers in the sums per value; beyond it the column is not split off
 
 
@@ -95,7 +95,7 @@ class Layout:
         assert self.kernel is not None
         tables, apart = self._tables(), widths(self.kernel, self.split)
         rows = []
-        # Block (i, j) of the result: sum_q A_q[i, j] (x) w_qi w_qj', computed for all K at once.
+        # Block (i, j) of the result: sum_q A_q[i, j] (x) w_qi w_qj', for all K at once: squares as (K, M, M, Q).
         for of_row, left in zip(squares.permute(2, 1, 3, 0).split(apart, 1), tables, strict=True):
             blocks = []
             for block, right in zip(of_row.split(apart, 2), tables, strict=True):
@@ -106,7 +106,7 @@ class Layout:
         talls = [
             (table.T @ part.flatten(1)).view(table.shape[1], -1, tall.shape[2]).transpose(0, 1).flatten(0, 1)
             for part, table in zip(tall.split(apart, 1), tables, strict=True)
-        ]  # (M_i R_i, T) each
+        ]  # (R_i, M_i T) -> (M_i R_i, T) each
         order = self._order()
         return torch.cat(rows, dim=1)[:, order][:, :, order], torch.cat(talls)[order]
 
@@ -122,16 +122,15 @@ class Layout:
         return tables
 
     def _order(self) -> Tensor:
-        """Where each feature of `kernel.features` stands among the widened ones, (H,)."""
+        """Position of each feature of `kernel.features` among the widened ones, (H,)."""
         assert self.kernel is not None and self._values is not None
-        found, start = [], 0
-        for term in self.kernel.terms():
+        found = []
+        for term, at in self.kernel.placed_terms():
             ranks = [leaf.rank for leaf in term.leaves]
             last = [axis for axis, leaf in enumerate(term.leaves) if leaf.key == self.split]
             first = [axis for axis in range(len(ranks)) if axis not in last]
-            usual = torch.arange(term.rank).reshape(ranks).permute(first + last).flatten()
-            found.append(torch.argsort(usual) + start)
-            start += term.rank
+            usual = torch.arange(term.rank).reshape(ranks).permute(first + last).flatten()  # split column last
+            found.append(torch.argsort(usual) + at.start)
         return torch.cat(found).to(self._values.device)
 
 

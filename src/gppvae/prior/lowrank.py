@@ -21,10 +21,6 @@ class Assembled:
     T: Tensor | None  # (H, H)
     sums: Tensor  # (4,) t, u, e, N
 
-    def capacitance_cholesky(self) -> Tensor:
-        """L_C with L_C L_C' = C = I + S, (H, H). Cost O(H^3)."""
-        return torch.linalg.cholesky(self.S + torch.eye(self.S.shape[0], dtype=self.S.dtype, device=self.S.device))
-
 
 def assemble(stats: Statistics, layout: Layout) -> Assembled:
     """Sums per group of the layout, widened to all features. Cost O(Q H^2), whatever N is."""

@@ -1,8 +1,8 @@
 """Ids that are added to a Categorical column after a fit: q(B) with a block of prior weights for each of them.
 
 A new id has C_p = I and no arms, so that its block is B_p ~ N(0, I), independent of all else, and nothing else changes.
-Its samples then condition q(B) like any others (inference/update.py). An id is forgotten by taking its sites back and
-integrating out its block: in the factors of an arrowhead that is to leave the block out.
+Its samples then condition q(B) like any others (inference/update.py). An id is dropped by removing its sites and
+integrating out its block: in the factors of an arrowhead, the block is simply left out.
 Source: docs/math.md, "Objects that were not in the training set".
 """
 
@@ -35,7 +35,7 @@ from gppvae.prior.statistics import weighted_block_sums
 
 @dataclass(frozen=True)
 class Move:
-    """Where the weights of one group that stayed stood, and where they stand; rank: how many weights there were."""
+    """Old and new positions of the kept weights of one group; rank: the former number of weights."""
 
     old: Tensor
     new: Tensor
@@ -52,7 +52,7 @@ def change_levels(
         leaves: all Categorical leaves of the column, in whatever group.  drop: ids that were added before.
 
     Returns:
-        q(B) of the weights that there are then, and where the others went, for groups that read the column.
+        q(B) over the new set of weights, and how the kept ones moved, None for groups that do not read the column.
     """
     gone = set(drop)
     kept = torch.tensor([n for n, level in enumerate(leaves[0].levels) if level not in gone], device=prior.device)
@@ -80,22 +80,21 @@ def change_levels(
 
 
 def _weights_of(kernel: Kernel, leaves: list[Categorical], ids: Tensor) -> Tensor:
-    """Where the weights of some ids of a column, and those of no id of it, stand among all H."""
-    found, start = [], 0
-    for term in kernel.terms():
-        places = torch.arange(start, start + term.rank, device=ids.device).reshape([leaf.rank for leaf in term.leaves])
-        start += term.rank
-        for axis, leaf in enumerate(term.leaves):
+    """Positions among all H of the weights of some ids of a column, and of weights that do not depend on it."""
+    found = []
+    for term, at in kernel.placed_terms():
+        places = torch.arange(at.start, at.stop, device=ids.device).reshape([leaf.rank for leaf in term.leaves])
+        for axis, leaf in enumerate(term.leaves):  # one axis per leaf
             places = places.index_select(axis, ids) if leaf in leaves else places
         found.append(places.flatten())
     return torch.cat(found)
 
 
 def _with_weights(group: LatentGroup, part: WeightPosterior, move: Move, kept: Tensor) -> Rotated:
-    """q(B) with weights moved, all others at their prior, and those that are gone integrated out.
+    """q(B) with the kept weights moved, new ones at their prior, and dropped ones integrated out.
 
     Args:
-        kept: the ids of the former ones that are kept.
+        kept: numbers of the former ids that are kept.
     """
     dense = precisions_of(part) if not isinstance(part, RotatedBlocks) else None
     assert isinstance(part, Rotated), "precisions_of refuses all others"
@@ -115,7 +114,7 @@ def _with_weights(group: LatentGroup, part: WeightPosterior, move: Move, kept: T
 
 
 def _with_blocks(C: Factor, kept: Tensor, n: int) -> Factor:
-    """The blocks of some ids, and those of the prior after them, n in all."""
+    """The blocks of the kept ids, followed by prior blocks, n in all."""
     more, R, H0 = n - len(kept), *C.arms.shape[1:]
     eye = torch.eye(R).to(C.own).expand(more, R, R)
     return Factor(torch.cat([C.own[kept], eye]), torch.cat([C.arms[kept], C.arms.new_zeros(more, R, H0)]), C.shared)
@@ -133,25 +132,25 @@ def _marginal(precisions: Tensor, kept: Tensor) -> Tensor:
 
 
 def _in_blocks(P: Tensor, places: Places) -> PlacedArrowhead:
-    """The blocks of a precision matrix (H, H) that is zero beside them."""
+    """The blocks of a precision matrix (H, H) that is zero outside them."""
     own = places.own
     arms, blocks = P[own][:, :, places.shared], P[own.unsqueeze(2), own.unsqueeze(1)]
     return PlacedArrowhead(Arrowhead(P[places.shared][:, places.shared], arms, blocks), places)
 
 
 def _dense(matrix: Arrowhead, places: Places, rank: int) -> Tensor:
-    """The inverse of `_in_blocks`; weights that no row reads have their prior."""
+    """The inverse of `_in_blocks`; weights without a position have their prior."""
     P = torch.eye(rank).to(matrix.shared)
     P[places.shared[:, None], places.shared[None, :]] = matrix.shared
     P[places.own.unsqueeze(2), places.shared] = matrix.arms
-    P[places.shared.reshape(-1, 1, 1), places.own] = matrix.arms.movedim(2, 0)
+    P[places.shared.reshape(-1, 1, 1), places.own] = matrix.arms.movedim(2, 0)  # (P, R, H0) -> (H0, P, R)
     P[places.own.unsqueeze(2), places.own.unsqueeze(1)] = matrix.own
     return P
 
 
 @dataclass(frozen=True)
 class TakenIn:
-    """What rows said of one group's weights when q(B) took them in, so that it can be taken back.
+    """The sites of rows that q(B) was conditioned on, for one group of latents, so that they can be removed again.
 
     Attributes:
         shared: v0, (n, H0).  own: u, (n, R); without entries where no id has weights of its own.
@@ -172,7 +171,7 @@ class TakenIn:
     @classmethod
     @torch.no_grad()
     def of(cls, group: LatentGroup, part: WeightPosterior, rows: Rows, sites: Sites) -> TakenIn:
-        """Of rows whose sites were found at the mean of q(B), with the pulls that brought it there."""
+        """Of rows with sites at the mean of q(B), given the pulls that led to this mean."""
         assert isinstance(part, Rotated) and sites.pull is not None
         K, L = part.n_covariances, part.mean.shape[1]
         precision, V = sites.shared(K), group.features(rows)
@@ -216,7 +215,7 @@ def _levels(group: LatentGroup) -> list[str]:
 
 @torch.no_grad()
 def take_back(prior: LatentPrior, weights: LatentPosterior, taken: list[TakenIn | None]) -> LatentPosterior:
-    """q(B) as if these rows, one entry per group of latents, had never been taken in."""
+    """q(B) with the sites of these rows removed, one entry per group of latents."""
     parts = []
     for group, part, own in zip(prior.groups, weights.parts, taken, strict=True):
         if own is None:
@@ -239,7 +238,7 @@ def take_back(prior: LatentPrior, weights: LatentPosterior, taken: list[TakenIn 
 
 
 def _only_seen(found: Tensor, mean: Tensor, part: Rotated, blocks: Tensor | None) -> Tensor:
-    """What was found for the shared weights and those of a few ids, and the mean as it was elsewhere, (H, L)."""
+    """The values found for the shared weights and those of a few ids, and the former mean elsewhere, (H, L)."""
     if not isinstance(part, RotatedBlocks) or blocks is None:
         return found
     places = part.places.only(blocks)

@@ -1,4 +1,4 @@
-"""The posterior of the weights B, z = B'v + noise: condition once, then ask anywhere."""
+"""The posterior of the weights B, z = B'v + noise: condition once, evaluate anywhere."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gppvae.prior.arrowhead import Arrowhead, ArrowheadSums, Factor
 from gppvae.prior.blocks import BlockFeatures, Places
+from gppvae.prior.linalg import eye_like, inverse_root
 from gppvae.prior.lowrank import Assembled
 
 FACTOR_PARTS = ("own", "arms", "shared")  # of an arrowhead, in files
@@ -31,7 +32,7 @@ class WeightPosterior(abc.ABC):
         """Var f at feature rows, (N, L) or (N, 1) when it is the same for all latent dimensions."""
 
     def covariance_at(self, V: Features) -> Tensor:
-        """Covariance of f between latent dimensions at each feature row, (N, L, L); diagonal unless said otherwise."""
+        """Covariance of f between latent dimensions at each feature row, (N, L, L); diagonal by default."""
         return torch.diag_embed(self.var_at(V).expand(len(V), self.mean.shape[1]))
 
     @abc.abstractmethod
@@ -49,7 +50,7 @@ class WeightPosterior(abc.ABC):
 
     @abc.abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """What `LatentPosterior.from_tensors` needs to build it again."""
+        """What `LatentPosterior.from_tensors` rebuilds it from."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,11 @@ class BlockCovariance(WeightPosterior):
 
     @functools.cached_property
     def blocks(self) -> Arrowhead:
-        """The blocks of Sigma that rows see."""
+        """The blocks of Sigma that variances at rows need."""
         return self.C.inverse() if self.W is self.C else self.C.sandwich(self.W.matrix())
 
     def var_at(self, V: Features) -> Tensor:
-        if isinstance(V, Tensor):  # rows of several ids at once, as averages are
+        if isinstance(V, Tensor):  # averages over rows have features of several ids
             return _quadratic(self.C, self.W, self.places, V).unsqueeze(1)
         return (V.x * self.blocks.at(V.shared, V.own, V.block)).sum(1, keepdim=True).clamp_min(0.0)
 
@@ -171,7 +172,7 @@ def condition_blocks(full: ArrowheadSums, places: Places, rank: int) -> BlockCov
 class Rotated(WeightPosterior):
     """Independent along L orthogonal directions u_k of the latents: B = m + sum_k Sigma_k^(1/2) eps_k u_k'.
 
-    Directions next to each other in order may share a Sigma: with K of them, direction k has number k K // L.
+    Adjacent directions may share a covariance: with K covariances, direction k has number k K // L.
 
     Attributes:
         basis: U, directions as columns, (L, L).
@@ -270,11 +271,11 @@ class RotatedBlocks(Rotated):
 
     @functools.cached_property
     def blocks(self) -> list[Arrowhead]:
-        """The blocks of each Sigma that rows see."""
+        """The blocks of each Sigma that variances at rows need."""
         return [C.inverse() for C in self.factors]
 
     def each_var_at(self, V: Features) -> Tensor:
-        if isinstance(V, Tensor):  # rows of several ids at once, as averages are
+        if isinstance(V, Tensor):  # averages over rows have features of several ids
             return torch.stack([_quadratic(C, C, self.places, V) for C in self.factors], dim=1)
         each = [(V.x * Sigma.at(V.shared, V.own, V.block)).sum(1) for Sigma in self.blocks]
         return torch.stack(each, dim=1).clamp_min(0.0)
@@ -309,12 +310,12 @@ def condition(full: Assembled) -> SharedCovariance:
 
     Cost: O(H^3 + H^2 L).
     """
-    L_C = full.capacitance_cholesky()
-    eye = torch.eye(L_C.shape[0], dtype=L_C.dtype, device=L_C.device)
+    C = full.S + eye_like(full.S)
+    L_C = torch.linalg.cholesky(C)
     mean, logdet = torch.cholesky_solve(full.R, L_C), -2.0 * L_C.diagonal().log().sum()
     if full.T is None:
-        return SharedCovariance(mean, torch.linalg.solve_triangular(L_C.T, eye, upper=True), logdet)
-    L_T = torch.linalg.cholesky(full.S + eye + full.T / full.R.shape[1])
+        return SharedCovariance(mean, inverse_root(L_C), logdet)
+    L_T = torch.linalg.cholesky(C + full.T / full.R.shape[1])
     return SharedCovariance(mean, torch.cholesky_solve(L_T, L_C), 2.0 * (L_T.diagonal().log().sum() + logdet))
 
 
@@ -372,13 +373,13 @@ class LatentPosterior:
                     raise ValueError("a standard deviation of q(B) must not be negative")
 
     def tensors(self) -> dict[str, Tensor]:
-        """What `from_tensors` needs to build it again."""
+        """What `from_tensors` rebuilds it from."""
         return {f"{number}.{name}": x for number, part in enumerate(self.parts) for name, x in part.tensors().items()}
 
     def as_stored(self) -> LatentPosterior:
-        """The same numbers in the order in memory that a file gives them back in.
+        """The same numbers in contiguous tensors, as they are read from a file.
 
-        Products of matrices in another order differ in their last digits, and a run that is continued must not.
+        Matrix products with another memory layout differ in their last digits, and a resumed run must not.
         """
         return self.from_tensors({name: value.contiguous() for name, value in self.tensors().items()})
 

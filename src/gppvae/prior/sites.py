@@ -1,4 +1,4 @@
-"""q(B) from sites: row n observes its latents through the decoder, with a precision of its own.
+"""q(B) from sites: each row observes its latents through the decoder, with its own precision.
 
 Along the directions u_k of a basis of the latents, row n observes u_k'z_n with precision lambda_nk. The latent noise
 d_n (alpha and the residual) lies between z and f, so f is observed with lambda / (1 + d lambda), and
@@ -22,15 +22,16 @@ from gppvae.prior.arrowhead import Arrowhead
 from gppvae.prior.blocks import Places
 from gppvae.prior.latent_prior import LatentGroup, LatentPrior
 from gppvae.prior.layout import Layout
+from gppvae.prior.linalg import eye_like, inverse_root, steady_cholesky
 from gppvae.prior.posterior import LatentPosterior, Rotated, RotatedBlocks, RotatedCovariance, WeightPosterior
 from gppvae.prior.statistics import BlockStatistics, StatisticsSum, weighted_block_sums
 
-MAX_NUMBERS = 2**22  # in the covariances of one group; directions share them beyond it
+MAX_NUMBERS = 2**22  # in the covariances of one group; beyond it, directions share covariances
 
 
 @dataclass(frozen=True)
 class Sites:
-    """What rows say of f along the directions of a basis.
+    """Gaussian approximation of the likelihood of rows as a function of f, along the directions of a basis.
 
     Attributes:
         precision: of each row and direction, (N, L).
@@ -61,7 +62,7 @@ class PlacedArrowhead:
         return PlacedArrowhead(self.matrix.times(factor), self.places)
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        """(H, n) -> (H, n); weights that have no place here stay as they are."""
+        """(H, n) -> (H, n); weights without a position here stay as they are."""
         return self.places.put(*self.matrix.times_tall(self.places.take(x)), x)
 
     def solve(self, x: Tensor) -> Tensor:
@@ -85,7 +86,7 @@ def solved(matrix: Tensor | PlacedArrowhead, right: Tensor) -> Tensor:
 
 
 def averaged(sums: Precisions, n_latents: int, n: int) -> Precisions:
-    """As many matrices as there are, one per direction or shared by some, as n: each the mean of its directions'."""
+    """Reduce the matrices of L directions, which may share them, to n matrices: each the mean over its directions."""
     if len(sums) == n:
         return sums
     pairs = list(zip(shared_by(n_latents, len(sums)), shared_by(n_latents, n), strict=True))
@@ -104,7 +105,7 @@ def n_covariances(group: LatentGroup, n_ids: int | None = None) -> int:
     """How many of the L directions of a group have a covariance of their own.
 
     Args:
-        n_ids: of the ids with blocks of their own, how many are looked at; all when None.
+        n_ids: number of per-id blocks that are kept; all when None.
     """
     numbers = max(group.rank, 1) ** 2
     if group.places is not None:
@@ -123,8 +124,8 @@ class SiteSums:
 
     Args:
         prior: the prior.  bases: directions of each group, (L_g, L_g).
-        blocks: per group, ids whose weights are looked at, (G,) sorted, where weights are in blocks; all when None.
-        counts: per group, how many of the directions have sums of their own; `n_covariances` when None.
+        blocks: per group, the ids whose weights are kept, (G,) sorted, with block algebra; all when None.
+        counts: per group, the number of covariances that the directions share; `n_covariances` when None.
         training: whether rows are those of the training table, by whose distinct values the layout sums.
     """
 
@@ -151,16 +152,12 @@ class SiteSums:
             sums.add(rows, own.shared(K), torch.zeros_like(own.precision) if own.pull is None else own.pull)
 
     def tensors(self) -> list[Tensor]:
-        """What processes add up."""
+        """The tensors that are summed over processes."""
         return [tensor for sums in self._sums for tensor in sums.tensors()]
 
-    def precisions(self) -> list[Precisions]:
-        """Per group sum_n precision v v', K of them."""
-        return [sums.wide()[0] for sums in self._sums]
-
-    def pulls(self) -> list[Tensor]:
-        """Per group sum_n v pull', (H, L)."""
-        return [sums.wide()[1] for sums in self._sums]
+    def totals(self) -> list[tuple[Precisions, Tensor]]:
+        """Per group the K matrices sum_n precision v v', and sum_n v pull', (H, L)."""
+        return [sums.wide() for sums in self._sums]
 
 
 class _DenseSites:
@@ -188,7 +185,7 @@ class _DenseSites:
 
 
 class _BlockSites:
-    """Sums of one group whose ids have blocks of their own, K of them; only the first has the pull."""
+    """Sums of one group with per-id blocks, K of them; only the first holds the pull."""
 
     def __init__(self, group: LatentGroup, n: int, blocks: Tensor | None) -> None:
         self.group, self.blocks = group, blocks
@@ -217,7 +214,7 @@ class _BlockSites:
 def with_sites(weights: LatentPosterior, sums: SiteSums) -> LatentPosterior:
     """The same means with the covariances that the sites give, from the prior N(0, I). Cost O(R H^3) per group."""
     parts: list[WeightPosterior] = []
-    for group, part, basis, S in zip(sums.prior.groups, weights.parts, sums.bases, sums.precisions(), strict=True):
+    for group, part, basis, (S, _) in zip(sums.prior.groups, weights.parts, sums.bases, sums.totals(), strict=True):
         if group.kernel is None:
             parts.append(part)
             continue
@@ -226,9 +223,9 @@ def with_sites(weights: LatentPosterior, sums: SiteSums) -> LatentPosterior:
 
 
 def _plus_identity(S: Precisions) -> Precisions:
-    """I + S_k: the precisions of N(0, I) and of what was observed."""
+    """I + S_k: prior precision plus that of the sites."""
     if isinstance(S, Tensor):
-        return S + torch.eye(S.shape[1], dtype=S.dtype, device=S.device)
+        return S + eye_like(S)
     return [PlacedArrowhead(each.matrix.plus_identity(), each.places) for each in S]
 
 
@@ -238,33 +235,15 @@ def from_precisions(mean: Tensor, basis: Tensor, precisions: Precisions) -> Rota
         factors = tuple(each.matrix.factor() for each in precisions)
         return RotatedBlocks(mean, basis.contiguous(), factors, precisions[0].places)
     L_P = steady_cholesky(precisions)
-    eye = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
-    roots = torch.linalg.solve_triangular(L_P.transpose(1, 2), eye.expand_as(L_P), upper=True)
-    return RotatedCovariance(
-        mean, basis.contiguous(), roots.contiguous(), -2.0 * L_P.diagonal(dim1=1, dim2=2).log().sum(1)
-    )
-
-
-def steady_cholesky(precisions: Tensor) -> Tensor:
-    """Cholesky factors of (R, H, H); where rounding makes one fail, all get as little more precision as helps.
-
-    Precisions of rows may differ by more digits than float64 has; a smaller variance of what is known best is harmless.
-    """
-    size = precisions.diagonal(dim1=1, dim2=2).amax(1)[:, None]  # (R, 1)
-    for jitter in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
-        factor, failed = torch.linalg.cholesky_ex(
-            precisions + torch.diag_embed(jitter * size.expand(precisions.shape[:2]))
-        )
-        if not failed.any():
-            return factor
-    return torch.linalg.cholesky(precisions)  # raises with a reason
+    logdets = -2.0 * L_P.diagonal(dim1=1, dim2=2).log().sum(1)
+    return RotatedCovariance(mean, basis.contiguous(), inverse_root(L_P).contiguous(), logdets)
 
 
 def precisions_of(part: WeightPosterior, blocks: Tensor | None = None) -> Precisions:
     """Precision matrices along the directions of a q(B) that was made from sites.
 
     Args:
-        blocks: ids that are looked at, (G,), where weights are in blocks; those of all others are integrated out.
+        blocks: ids to keep, (G,), with block algebra; the weights of all others are integrated out.
     """
     if isinstance(part, RotatedBlocks):
         if blocks is None:
@@ -272,16 +251,15 @@ def precisions_of(part: WeightPosterior, blocks: Tensor | None = None) -> Precis
         return [PlacedArrowhead(C.only(blocks).matrix(), part.places.only(blocks)) for C in part.factors]
     if not isinstance(part, RotatedCovariance):
         raise ValueError("expected variances measured at the end of a fit, got none; fit again to update this model")
-    eye = torch.eye(part.roots.shape[1], dtype=part.roots.dtype, device=part.roots.device)
-    inverse = torch.linalg.solve_triangular(part.roots, eye.expand_as(part.roots), upper=True)
+    inverse = inverse_root(part.roots.mT)
     return inverse.transpose(1, 2) @ inverse
 
 
 def moved(part: Rotated, mean: Tensor, precisions: Precisions, blocks: Tensor | None) -> Rotated:
-    """q(B) with other means and precisions of the weights that some rows see.
+    """q(B) with new means and precisions of the shared weights and of those of a few ids.
 
-    The other ids keep what was known of them given the shared weights, so that their means follow these:
-    m_p - A_p (m_0' - m_0). This is exact when nothing but rows of `blocks` came in or went.
+    All other ids keep their conditionals given the shared weights, so their means follow: m_p - A_p (m_0' - m_0).
+    This is exact if only rows of `blocks` were added or removed.
 
     Args:
         mean: (H, L), that of the other ids as before.  precisions, blocks: as of `precisions_of`.

@@ -1,4 +1,4 @@
-"""Sums over samples that are all the GP needs to know about the data.
+"""Sufficient statistics of the GP: sums over samples.
 
 With weights c_n = 1/d_n, d_n the latent noise variance of row n (alpha, plus the residual of the features),
 encoder means mu and sbar_n = sum_l s2_nl:
@@ -20,6 +20,7 @@ from torch import Tensor
 from gppvae.prior.arrowhead import Arrowhead, ArrowheadSums
 from gppvae.prior.blocks import BlockFeatures
 from gppvae.prior.layout import GroupedRows
+from gppvae.prior.linalg import eye_like
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,15 @@ class Statistics:
         return (self.outer * other.outer).sum() + (self.sums * other.sums).sum()
 
     def tensors(self) -> list[Tensor]:
-        """What processes add up."""
+        """The tensors that are summed over processes."""
         return [self.outer, self.sums]
 
     def whole(self) -> Statistics:
-        """The same sums as tensors that add up with those of other rows."""
+        """The same sums with their parts merged, so that `tensors` of different rows have the same shapes."""
         return self
 
     def plus_keeping(self, part: Statistics, lost: list[Tensor]) -> Statistics:
-        """These rows and those of `part`, with compensation; the digits that rounding loses are kept in `lost`."""
+        """These rows and those of `part`, by compensated summation; `lost` holds the rounding errors."""
         outer, sums = (_add_keeping(*each) for each in zip(self.tensors(), lost, part.tensors(), strict=True))
         return Statistics(outer, sums, self.n_latents)
 
@@ -99,7 +100,7 @@ class BlockStatistics(Statistics):
             own = times * other.own if own is None else own.add(other.own, alpha=times)
         parts = self.parts + tuple((blocks, times * part) for blocks, part in other.parts)
         found = replace(self, outer=outer, sums=sums, own=own, parts=parts)
-        if own is not None and own is self.own:  # computed once for all that is added to the same sums
+        if own is not None and own is self.own:  # shared by everything that is added to the same sums
             found.__dict__["eliminated"] = self.eliminated
         return found
 
@@ -168,10 +169,10 @@ class BlockStatistics(Statistics):
 def _eliminated(own: Tensor, H0: int, L: int) -> Tensor:
     """sum_p S_p'C_p^-1 [S_p, R_p], (H0, H0 + L)."""
     R = own.shape[1]
-    C = own[:, :, :R] + torch.eye(R, dtype=own.dtype, device=own.device)
+    C = own[:, :, :R] + eye_like(own[:, :, :R])
     right = own[:, :, R : R + H0 + L]  # arms and R_p, side by side
     solved = torch.cholesky_solve(right, torch.linalg.cholesky(C))
-    return right[:, :, :H0].flatten(0, 1).mT @ solved.flatten(0, 1)
+    return right[:, :, :H0].flatten(0, 1).mT @ solved.flatten(0, 1)  # (H0, P R) (P R, H0 + L)
 
 
 Sums = list[Statistics]  # one per group of latents
@@ -240,8 +241,8 @@ def _scalar_sums(mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
 class StatisticsSum:
     """A running sum with compensation for rounding (Kahan 1965).
 
-    The error stays at about two units in the last place, however many parts are added: a second set of numbers holds
-    the digits that rounding loses.
+    A second set of tensors holds the rounding errors, so the total error stays at about two units in the last place,
+    however many parts are added.
     """
 
     def __init__(self) -> None:
@@ -264,7 +265,7 @@ class StatisticsSum:
 
 
 def _add_keeping(total: Tensor, lost: Tensor, x: Tensor) -> Tensor:
-    """total + x with compensation; the digits that rounding loses are kept in `lost`, in place."""
+    """total + x by compensated summation; the rounding error is kept in `lost`, in place."""
     y = x - lost
     new = total + y
     torch.sub(new, total, out=lost).sub_(y)

@@ -15,7 +15,7 @@ from gppvae.data.subset import Subset, evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.comparison import MODEL
-from gppvae.estimator.described import column_rows, kernel_rows, kernel_text
+from gppvae.estimator.kernel_summary import column_rows, kernel_rows, kernel_text
 from gppvae.report import plots
 from gppvae.report.checked import (
     DRAWS,

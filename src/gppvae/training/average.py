@@ -1,4 +1,4 @@
-"""Running average of parameters; its decay starts low to avoid bias towards the start."""
+"""Exponential moving average of parameters, with a decay that starts low to avoid bias towards the start."""
 
 from __future__ import annotations
 

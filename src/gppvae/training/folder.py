@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import platform
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import filelock
 from torch import Tensor
 
-from gppvae.data.atomic import write_bytes, write_error
+from gppvae.data.atomic import this_host, write_bytes, write_error
 from gppvae.data.header import read_object
 from gppvae.data.run_files import CHECKPOINT, CONFIG, METRICS, MODEL
 from gppvae.data.words import shortened
 from gppvae.data.world import ALONE, World
 from gppvae.training.checkpoint import read_tensors, write_json, write_tensors
 from gppvae.training.distributed import on_first, restarted
-from gppvae.training.lock import FolderLock
 
 # Sections of a configuration: arguments as given, settings as trained, the user's own classes, checksums of the data.
 SECTIONS = {"given", "trained", "own", "data"}
 
+LOCK, OWNER = ".lock", ".lock.json"
 NO_CODE = ("results", "docs", "*.md")  # results and pages, on which no number depends
 
 log = logging.getLogger("gppvae")
@@ -35,11 +38,15 @@ class RunFolder:
     """config.json, metrics.jsonl, checkpoint.safetensors and, when done, model.safetensors.
 
     Args:
-        path: of the folder.  world: the processes of the run; all read the folder, the first one writes.
+        path: of the folder.
+
+    Attributes:
+        world: the processes of the run; all read the folder, the first one writes.
     """
 
-    def __init__(self, path: str | os.PathLike[str], world: World = ALONE) -> None:
-        self.path, self.world = Path(path), world
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.world: World = ALONE
         self._lock = FolderLock(self.path)
 
     def check_unfinished(self) -> None:
@@ -147,6 +154,59 @@ class RunFolder:
 
     def finished(self) -> bool:
         return (self.path / MODEL).exists()
+
+
+class FolderLock:
+    """The right to write a run into a folder.
+
+    The system releases the lock when the process ends, however it ends, so no stale lock is ever left. A file beside it
+    says who holds it.
+
+    Args:
+        folder: to lock; it must exist when the lock is acquired.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # Not per thread: the thread that releases it need not be the one that acquired it.
+        self._lock = filelock.FileLock(str(folder / LOCK), thread_local=False)
+
+    def acquire(self, patience: float = 0.0) -> None:
+        """Take the lock, or raise ValueError that names its holder.
+
+        Args:
+            patience: seconds to wait for it.
+        """
+        if self._lock.is_locked:
+            return
+        try:
+            self._lock.acquire(timeout=patience, poll_interval=0.05)
+        except filelock.Timeout:
+            raise ValueError(
+                f"{self.folder} is being written by another run ({self._owner()}); wait for it or choose another folder"
+            ) from None
+        except NotImplementedError:  # some network file systems
+            log.warning("%s is on a file system without locks; start no other run in it", self.folder)
+            return
+        about = {"process": os.getpid(), "machine": this_host(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        try:
+            write_bytes(self.folder / OWNER, json.dumps(about).encode())
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def release(self) -> None:
+        if self._lock.is_locked:
+            with contextlib.suppress(OSError):
+                (self.folder / OWNER).unlink(missing_ok=True)
+            self._lock.release()
+
+    def _owner(self) -> str:
+        try:
+            about = json.loads((self.folder / OWNER).read_bytes())
+            return f"process {about['process']} on {about['machine']} since {about['since']}"
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return "a process that has only just started"
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:

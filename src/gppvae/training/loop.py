@@ -28,7 +28,7 @@ from gppvae.training.progress import Progress
 
 MAX_BAD_STEPS = 10  # in a row; also the least number that a phase may have in total
 MAX_BAD_SHARE = 0.1  # of the steps of a phase, where that is more
-LEAST_GAIN = 0.03  # of the error at held-out rows, for networks to leave the exact start they were given
+LEAST_GAIN = 0.03  # relative decrease of the hold-out error needed to prefer trained networks to their exact start
 Validate = Callable[[Inference, Epoch], dict[str, float]]
 # Predictions at a few training rows, given q(B); None where the model cannot predict yet.
 Answers = Callable[[LatentPosterior | None], Iterable[Tensor] | None]
@@ -87,7 +87,7 @@ class Trainer:
         settings: see Settings.  folder: for checkpoints and metrics, or None.
         validate: called with the current inference; the first value it returns is to be minimised.
         answers: predictions at a few training rows; a phase whose answers are not finite fails.
-        told: callback that is told of every epoch.
+        told: callback, called after every epoch.
         kept: the training rows without those held out, for phases that leave them out.
         measure: called at the end of such a phase; `measured` is what it returned.
     """
@@ -286,7 +286,7 @@ class PhaseRun:
         if phase.until_best and trainer.best_epoch is not None:
             last = min(last, trainer.best_epoch)
             if trainer.world.first:
-                log.info("phase %r has %d epochs, as many as helped at the rows held out", phase.name, last)
+                log.info("phase %r runs for %d epochs, the best number on the held-out rows", phase.name, last)
         done = first
         while done < last and not self._out_of_patience():
             seed = derive_seed(trainer.settings.seed, self.number, done)
@@ -431,12 +431,12 @@ class PhaseRun:
 
     @property
     def _judged(self) -> bool:
-        """Whether this phase can be validated: rows held out of others are training rows here."""
+        """Whether this phase can be validated; the held-out rows are training rows in phases without hold-out."""
         return self.trainer.validate is not None and (self.phase.held_out or self.trainer.kept is None)
 
     @property
     def _takes_best(self) -> bool:
-        """Whether the best epoch of this phase decides how long a later one goes; none must gain LEAST_GAIN."""
+        """Whether the best epoch of this phase sets the length of a later one; it must beat the start by LEAST_GAIN."""
         return self._judged and self.phase.held_out and any(phase.until_best for phase in self.trainer.phases)
 
     def _out_of_patience(self) -> bool:

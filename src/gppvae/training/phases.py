@@ -1,4 +1,4 @@
-"""What a phase trains: parameters by group, and checks of the order of phases."""
+"""The parameters that a phase trains, by group, and checks of the order of phases."""
 
 from __future__ import annotations
 

@@ -41,8 +41,7 @@ def condition_rows(conditions: np.ndarray) -> Rows:
 
 def conditions_of(rows: Rows, like: Tensor) -> Tensor:
     """The conditions of coded rows, (B, C), in the type of the networks."""
-    column = rows.columns[CONDITION]
-    return column.values[column.index].to(like)
+    return rows.columns[CONDITION].by_row.to(like)
 
 
 def encode_given(autoencoder: Autoencoder, y: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:

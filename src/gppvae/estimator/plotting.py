@@ -18,7 +18,7 @@ def _drawing(module: str) -> Any:
     return importlib.import_module(f"gppvae.report.{module}")
 
 
-class Showing:
+class Plotting:
     """`report` and `plot_*` of GPPVAE. Plots are SVG: a notebook shows them, `save("figure.svg")` writes a file."""
 
     def report(

@@ -1,13 +1,13 @@
-"""How far observed values are to be trusted when latents are inferred from them: measured by hiding some of them.
+"""The weight of observed values when latents are inferred from them, chosen on values that are hidden for the purpose.
 
-Errors of a decoder go together from value to value, so that many observed values know less of the latents than as many
-independent ones would. And the GP's variances may be too small or too large. Both act through one number, the weight w
-of the observed values against the GP's prediction:
+Errors of a decoder are correlated between values, so that many observed values carry less information about the latents
+than as many independent ones would. The GP's variances may also be too small or too large. One number corrects for
+both, the weight w of the observed values against the GP's prediction:
 
     w <= 1:  p(y_o | z)^w N(z; m, S)          w = 0 is the prediction itself
-    w > 1:   p(y_o | z)   N(z; m, w S)        large w leaves the prediction aside
+    w > 1:   p(y_o | z)   N(z; m, w S)        large w ignores the prediction
 
-It is the one that predicts hidden values best, with the decoder taken as linear at the prediction.
+The w that predicts hidden values best is chosen, with the decoder linearised at the prediction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gppvae.prior.sites import steady_cholesky
+from gppvae.prior.linalg import steady_cholesky
 
 WEIGHTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 LEAST_HIDDEN = 30  # values, below which nothing is measured
@@ -63,9 +63,9 @@ class HiddenValues:
 
 
 def hide_as_elsewhere(mask: Tensor, shift: int = 1) -> Tensor | None:
-    """Observed values that another sample misses, `shift` samples away, (B, *shape) bool; None where that is too few.
+    """Observed values that are missing in another sample, `shift` samples away, (B, *shape) bool; None if too few.
 
-    If all samples miss the same values, nothing that is observed tells how well these can be known.
+    If all samples miss the same values, no observed value shows how well these can be predicted.
     """
     hidden = mask & ~mask.roll(shift, dims=0)
     return hidden if hidden.sum() >= LEAST_SHARE * mask.sum() else None
@@ -74,8 +74,8 @@ def hide_as_elsewhere(mask: Tensor, shift: int = 1) -> Tensor | None:
 def hide_sides(mask: Tensor, generator: torch.Generator) -> Tensor:
     """One side of each sample, (B, *shape) bool: values beyond a line across an image, any values of a vector.
 
-    A quarter to three quarters of the observed values. Neighbours of the hidden ones are hidden too, which makes it no
-    easier than most tasks.
+    A quarter to three quarters of the observed values. Hidden pixels are contiguous, which makes the task at least as
+    hard as most.
     """
     shape = mask.shape[1:]
     if len(shape) == 1:
@@ -93,8 +93,8 @@ def hide_sides(mask: Tensor, generator: torch.Generator) -> Tensor:
 def choose_trust(parts: list[HiddenValues]) -> Trust | None:
     """The weight with the least squared error at hidden values, and how far its standard deviations are off there.
 
-    A lesser weight is taken where the difference is within the standard error over rows: little is lost by staying near
-    the prediction. None where too few values are hidden.
+    Of all weights within one standard error (over rows) of the best, the smallest is chosen, which stays nearest to the
+    prediction. None where too few values are hidden.
 
     Raises:
         ValueError: if squared errors are not finite, for which no weight is the best.
