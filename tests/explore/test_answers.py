@@ -3,9 +3,11 @@
 import base64
 import copy
 import io
+import json
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -278,3 +280,25 @@ def test_every_column_of_the_table_can_colour(pictures: Case) -> None:
     order = np.concatenate([np.flatnonzero(~pictures.held), np.flatnonzero(pictures.held)])
     assert names == pictures.table["spot"].iloc[order].tolist()
     assert table["status"].count(2) == int(pictures.held.sum())
+
+
+def test_columns_that_do_not_apply_are_missing_in_rows_and_paths() -> None:
+    rng = np.random.default_rng(0)
+    sick = np.arange(24) % 2.0
+    table = pd.DataFrame(
+        {"age": np.arange(24.0), "sick": sick, "years": np.where(sick == 1.0, np.arange(24.0), np.nan)}
+    )
+    samples = rng.normal(size=(24, 3)).astype(np.float32)
+    with one_thread():
+        model = GPPVAE("RBF(age) + Linear(sick) * RBF(years)", latent_dim=2, width=8, epochs=2)
+        model.fit(samples, table, progress=False)
+    answers = Answers(model, Source(make_part(model, table, samples)), "t", "t")
+    assert "NaN" not in json.dumps(answers.meta())
+    healthy, ill = {"age": 2.0, "sick": 0.0, "years": None}, {"age": 3.0, "sick": 1.0, "years": 3.0}
+    for row, column in ((healthy, "age"), (healthy, "years"), (ill, "years"), (ill, "sick")):
+        assert np.isfinite(unpack(answers.path({"row": row, "column": column}))[1]["places"]).all()
+    means = [unpack(answers.frame({"row": row}))[1]["mean"] for row in (healthy, ill)]
+    np.testing.assert_allclose(means[0], model.predict(table.iloc[2:3]).mean[0], atol=1e-5)
+    np.testing.assert_allclose(means[1], model.predict(table.iloc[3:4]).mean[0], atol=1e-5)
+    with pytest.raises(ValueError, match=r"column 'years' must be finite.* 0 where it does not apply"):
+        answers.path({"row": healthy, "column": "sick"})
