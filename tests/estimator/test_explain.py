@@ -11,7 +11,7 @@ from torch import nn
 from gppvae import GPPVAE
 from gppvae.data.table import Table
 from gppvae.models.terms import signal_parts
-from oracles import categorical, gram, multiplied, rbf
+from oracles import categorical, gram, multiplied, periodic, rbf
 
 WEIGHT = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)  # L = 3 latents, 4 values
 
@@ -228,6 +228,46 @@ def test_as_json_text_and_html(model: GPPVAE) -> None:
 def test_too_few_rows_are_named(model: GPPVAE) -> None:
     with pytest.raises(ValueError, match="expected at least 2 rows to share variance over, got 1"):
         model.explain(table().iloc[:1])
+
+
+# -- columns that repeat
+
+
+def weeks() -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    return table().assign(hour=np.sort(rng.uniform(1000.0, 4000.0, 30)))
+
+
+def test_a_daily_cycle_of_a_long_series_is_shown_over_one_day() -> None:
+    rows = weeks()
+    model = fitted("RBF(hour, lengthscale=500.0) + Periodic(hour, 24)", rows=rows, latent_dim=3, alpha=0.3)
+    trend, daily = [term.curves[0] for term in model.explain(rows).terms]
+    assert trend.period is None and trend.values[[0, -1]].tolist() == [rows["hour"].min(), rows["hour"].max()]
+    assert (daily.period, daily.axis) == (24.0, "hour (one period of 24)")
+    np.testing.assert_allclose(daily.values, np.linspace(0.0, 24.0, 49))
+    both = [rbf(["hour"], 500.0), periodic("hour", 24.0, 1.0)]
+    days_later = pd.DataFrame({"hour": daily.values + 24.0 * 70})
+    others, (_, asked) = (dense_parts(model, both, 0.3, at, rows)[0] for at in (rows, days_later))
+    np.testing.assert_allclose(daily.signal, 0.5 + (asked + others[0].mean(axis=0)) @ WEIGHT, atol=1e-3)
+    assert daily.to_json()["period"] == 24.0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "low", "high", "ends", "n"),
+    [
+        ("Periodic(hour, 24)", 1.0, 19.0, (0.0, 24.0), 49),  # the rest of the day too
+        ("Periodic(hour, 24)", -12.0, 11.0, (-12.0, 12.0), 49),
+        ("Periodic(hour, 24)", -30.0, 500.0, (0.0, 24.0), 49),
+        ("Periodic(hour, 24) * Periodic(hour, 168)", 0.0, 500.0, (0.0, 168.0), 7 * 48 + 1),
+        ("Periodic(hour, 24) * Periodic(hour, 100)", 0.0, 500.0, (0.0, 500.0), 25),  # never repeats as a whole
+        ("Periodic(hour, 24) * RBF(hour)", 0.0, 500.0, (0.0, 500.0), 25),
+    ],
+)
+def test_which_part_of_a_column_is_shown(kernel: str, low: float, high: float, ends: tuple, n: int) -> None:
+    rows = table().assign(hour=np.linspace(low, high, 30))
+    (curve,) = fitted(kernel, rows=rows, latent_dim=3).explain(rows).terms[0].curves
+    np.testing.assert_allclose(curve.values[[0, -1]], ends)
+    assert len(curve.values) == n
 
 
 # -- columns that do not apply to some rows

@@ -17,8 +17,11 @@ from gppvae import GPPVAE
 from gppvae.data.table import Table
 from gppvae.explore import latents
 from gppvae.explore.answers import Answers
+from gppvae.explore.columns import columns_of
 from gppvae.explore.sources import Source, make_part
 from gppvae.explore.wire import pack, unpack
+from gppvae.kernels import parse_kernel
+from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.threads import one_thread
 
 ROW = {"spot": "s1", "angle": 100.0}
@@ -135,8 +138,10 @@ def test_the_path_is_in_the_coordinates_of_the_scatter(pictures: Case) -> None:
     np.testing.assert_allclose(facts["shares"], variances / variances.sum(), atol=1e-6)
     row = {"spot": "s0", "angle": 0.0}
     way = unpack(answers.path({"row": row, "column": "angle"}))[1]
-    assert way["at"][0] == 0.0 and way["at"][-1] == 360.0 and way["places"].shape == (latents.PATH_POINTS, 3)
-    np.testing.assert_allclose(way["places"][0], way["here"], atol=1e-5)
+    assert way["at"][0] == -31.5 and way["at"][-1] == 346.5  # a tenth more than the angles: RBF(angle) does not repeat
+    assert way["places"].shape == (latents.PATH_POINTS, 3)
+    first = unpack(answers.path({"row": row | {"angle": -31.5}}))[1]
+    np.testing.assert_allclose(way["places"][0], first["here"], atol=1e-5)
     number = facts["cells"].index(answers.cells.places["s0", 0.0][0])
     np.testing.assert_allclose(way["here"], points["places"][number], atol=1e-5)
     assert "at" not in unpack(answers.path({"row": row, "column": "spot"}))[1]
@@ -280,6 +285,22 @@ def test_every_column_of_the_table_can_colour(pictures: Case) -> None:
     order = np.concatenate([np.flatnonzero(~pictures.held), np.flatnonzero(pictures.held)])
     assert names == pictures.table["spot"].iloc[order].tolist()
     assert table["status"].count(2) == int(pictures.held.sum())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "highest", "span", "period"),
+    [
+        ("Periodic(angle, 360)", 315.0, (0.0, 360.0), 360.0),
+        ("Periodic(angle, 360)", 3150.0, (0.0, 360.0), 360.0),
+        ("Periodic(angle, 360) + Periodic(angle, 120)", 315.0, (0.0, 360.0), 360.0),
+        ("Periodic(angle, 360) + RBF(angle)", 300.0, (-30.0, 330.0), None),
+    ],
+)
+def test_a_slider_goes_around_where_all_of_the_kernel_repeats(kernel, highest, span, period) -> None:
+    prior, table = LatentPrior([(parse_kernel(kernel), 2)]), Table({"angle": np.linspace(0.0, highest, 9)})
+    prior.groups[0].kernel.bind(table)
+    (column,) = columns_of(prior, table)
+    assert column.span() == pytest.approx(span) and column.period == period
 
 
 def test_columns_that_do_not_apply_are_missing_in_rows_and_paths() -> None:

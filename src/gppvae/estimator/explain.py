@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from gppvae.data.table import Rows, Table
 from gppvae.estimator.explanation import Curve, Explanation, TermExplanation
 from gppvae.kernels import IdLeaf
 from gppvae.kernels.not_applicable import filled
+from gppvae.kernels.periods import nested_periods, one_period
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.terms import KernelTerm, averaged_contribution, contributions, kernel_terms, signal_parts
 from gppvae.prior.posterior import LatentPosterior
 
 ROWS = 256  # looked at, unless more are asked for
 GRID = 25  # values of a numeric column
+CYCLE, MOST_CYCLES = 48, 8  # steps of a period, and of the short periods within a long one
 MAX_LEVELS = 24  # ids along an axis
 MAX_BY, FEW_VALUES = 6, 6  # curves of single levels; distinct numbers that count as levels
 AVERAGED = 32  # rows that a curve is averaged over
@@ -160,14 +163,16 @@ class _Explainer:
         numbers = {name: _numbers(self.table, name) for name in term.columns if name not in ids}
         few = [name for name, distinct in numbers.items() if len(distinct) <= FEW_VALUES]
         along = [name for name in numbers if name not in few] or few or ids[:1]
-        curves = []
+        curves = list[Curve]()
         for column in along:
-            values = _frequent(table.ids(column), MAX_LEVELS) if column in ids else _grid(numbers[column])
-            curves.append(self._curve(number, table, column, values, None, None, pattern))
+            periods = [] if column in few else nested_periods(term.leaves, column)
+            values = _frequent(table.ids(column), MAX_LEVELS) if column in ids else _grid(numbers[column], periods)
+            found = [self._curve(number, table, column, values, None, None, pattern)]
             for by in [name for name in (*ids, *few) if name != column][:1]:
                 levels = _frequent(table.ids(by), MAX_BY)
                 if len(levels) > 1:
-                    curves += [self._curve(number, table, column, values, by, level, pattern) for level in levels]
+                    found += [self._curve(number, table, column, values, by, level, pattern) for level in levels]
+            curves += [replace(curve, period=max(periods, default=None)) for curve in found]
         return curves
 
     def _curve(
@@ -249,8 +254,14 @@ def _numbers(table: Table, column: str) -> np.ndarray:
     return np.unique(table.take(table.known([column])).numeric((column,)))
 
 
-def _grid(numbers: np.ndarray) -> np.ndarray:
-    return numbers if len(numbers) <= FEW_VALUES else np.linspace(numbers[0], numbers[-1], GRID)
+def _grid(numbers: np.ndarray, periods: list[float]) -> np.ndarray:
+    """Values that a curve is shown at: one period where it repeats, in steps that are fine for the shortest one."""
+    if len(numbers) <= FEW_VALUES:
+        return numbers
+    if periods:
+        cycles = min(round(periods[-1] / periods[0]), MOST_CYCLES)
+        return np.linspace(*one_period(numbers[0], numbers[-1], periods[-1]), CYCLE * cycles + 1)
+    return np.linspace(numbers[0], numbers[-1], GRID)
 
 
 def _distinct(table: Table, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -258,7 +258,7 @@ def _curve_chart(term: TermExplanation, curves: list[Curve], colour: int) -> Cha
     mean = curves[0]
     label = "average" if several else ""
     series.append(Series(x, mean.score, label, colour, mean.score_std, line=names is None, dots=names is not None))
-    return line_chart(series, f"{term.name} along {mean.columns[0]}", mean.columns[0], "change", x_names=names)
+    return line_chart(series, f"{term.name} along {mean.columns[0]}", mean.axis, "change", x_names=names)
 
 
 def _map(term: TermExplanation, curve: Curve) -> Chart:
@@ -283,9 +283,7 @@ def _channel_curves(model: GPPVAE, term: TermExplanation, curve: Curve, colour: 
             dots=names is not None,
         )
         title = f"{labels[channel]}: what {term.name} does"
-        charts.append(
-            line_chart([series], title, curve.columns[0], labels[channel], x_names=names, width=260, height=170)
-        )
+        charts.append(line_chart([series], title, curve.axis, labels[channel], x_names=names, width=260, height=170))
     return charts
 
 
@@ -295,7 +293,7 @@ def _strip(model: GPPVAE, term: TermExplanation, curve: Curve) -> Chart:
     frames = to_pictures(channels_first(model, curve.signal[few]))
     low, high = shade_range(frames)
     texts = [f"{v:.3g}" if not isinstance(v, str) else str(v) for v in curve.values[few].tolist()]
-    title = f"{term.name}: the picture along {curve.columns[0]}"
+    title = f"{term.name}: the picture along {curve.axis}"
     return picture_chart([(text, to_uint8(frame, low, high)) for text, frame in zip(texts, frames, strict=True)], title)
 
 
