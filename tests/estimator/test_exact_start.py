@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gppvae import GPPVAE, Callback
 from gppvae.estimator import gppvae as estimator
+from gppvae.training.validated import Validated, clearly_less
 
 RNG = np.random.default_rng(4)
 TIME = np.sort(RNG.uniform(0.0, 10.0, 120))
@@ -23,9 +25,15 @@ def measured(noise: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     return (truth + np.array(noise) * stream.normal(size=truth.shape)).astype(np.float32), truth
 
 
-def validator_that_says(errors: Sequence[float]) -> Callable[..., Any]:
-    left = list(errors)
-    return lambda *_: lambda inference, epoch: {"valid_mse_prediction": left.pop(0)}
+def validator_that_says(errors: Sequence[float], asked: int = 0) -> Callable[..., Any]:
+    """Mean errors of 16 rows that differ; gains differ between rows by a tenth of the error at the start."""
+    left, rows = list(errors[asked:]), np.tile([-0.1, 0.1], 8)
+
+    def validated(*_: object) -> Validated:
+        mean = left.pop(0)
+        return Validated({"valid_mse_prediction": mean}, torch.from_numpy(mean + (mean != errors[0]) * rows))
+
+    return lambda *_: validated
 
 
 def epochs_of(model: GPPVAE, phase: str) -> int:
@@ -35,7 +43,11 @@ def epochs_of(model: GPPVAE, phase: str) -> int:
 @pytest.mark.parametrize(
     ("errors", "epochs"),
     [
-        ([1.0, 0.99, 0.98, 0.985], 0),  # too little to leave the start for
+        (
+            [1.0, 0.99, 0.98, 0.985],
+            0,
+        ),  # less than the standard error, 0.1 / sqrt(15): too little to leave the start for
+        ([1.0, 0.97, 0.98, 0.985], 1),
         ([1.0, 0.9, 0.8, 0.85], 2),
         ([1.0, 2.0, 3.0, 0.5], 3),
     ],
@@ -48,6 +60,30 @@ def test_the_last_phase_goes_on_as_long_as_helped(
     tried, last = model.resolved_["phases"]
     assert tried["held_out"] and last["restart"] and last["until_best"] and tried["epochs"] == last["epochs"] > 3
     assert epochs_of(model, last["name"]) == epochs
+
+
+def test_errors_are_clearly_less_by_the_paired_standard_error() -> None:
+    """Errors of rows differ a lot but all shrink by about as much, which the two means alone do not show."""
+    rng = np.random.default_rng(0)
+    before, noise = rng.gamma(1.0, size=30), rng.normal(size=30)
+    noise -= noise.mean()
+    noise /= np.sqrt(sum(x**2 for x in noise) / 29 / 30)  # so that its standard error is 1
+    for gain, clear in ((1.1, True), (0.9, False), (-2.0, False)):
+        after = before - 0.01 * (gain + noise)
+        assert clearly_less(torch.from_numpy(after), torch.from_numpy(before)) is clear
+    assert not clearly_less(torch.tensor([0.1]), torch.tensor([1.0]))  # one row alone
+
+
+def test_no_unit_decides_how_long_networks_are_trained() -> None:
+    """Two values, one in another unit: the same epochs, and the same predictions up to the unit."""
+    unit = 1e4
+    y = measured([0.3, 0.1])[0]
+    y = np.stack([np.exp(y[:, 0]), np.sin(2 * y[:, 1])], axis=1)
+    models = [GPPVAE("RBF(time)").fit(y * np.float32([1.0, scale]), TABLE, progress=False) for scale in (1.0, unit)]
+    epochs = [[row["phase"] for row in model.history_] for model in models]
+    assert epochs[0] == epochs[1]
+    expected = models[0].predict(TABLE).mean * [1.0, unit]
+    np.testing.assert_allclose(models[1].predict(TABLE).mean, expected, rtol=1e-3, atol=1e-3 * expected.std(0).min())
 
 
 def test_a_stopped_fit_still_knows_how_long_helped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +102,24 @@ def test_a_stopped_fit_still_knows_how_long_helped(tmp_path: Path, monkeypatch: 
     again = GPPVAE("RBF(time)").fit(y, TABLE, out=tmp_path, progress=False)
     assert epochs_of(again, "leave_out") == epochs_of(whole, "leave_out") == 3
     np.testing.assert_array_equal(again.predict(TABLE).mean, whole.predict(TABLE).mean)
+
+
+def test_a_fit_stopped_while_it_is_tried_still_compares_with_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors, y = [1.0, 0.995, 0.99, 0.985] + 100 * [9.0], measured([0.1] * 4)[0]  # never clearly less
+
+    class Second(Callback):
+        def on_epoch(self, phase: str, step: int, metrics: dict[str, float]) -> None:
+            if step == 2:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(estimator, "validator", validator_that_says(errors))
+    with pytest.raises(KeyboardInterrupt):
+        GPPVAE("RBF(time)").fit(y, TABLE, out=tmp_path, progress=False, callbacks=[Second()])
+    monkeypatch.setattr(estimator, "validator", validator_that_says(errors, asked=2))  # after the start and one epoch
+    again = GPPVAE("RBF(time)").fit(y, TABLE, out=tmp_path, progress=False)
+    assert epochs_of(again, "tried") > 2 and epochs_of(again, "leave_out") == 0
 
 
 def test_epochs_that_were_given_are_trained() -> None:

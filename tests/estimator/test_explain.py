@@ -11,7 +11,7 @@ from torch import nn
 from gppvae import GPPVAE
 from gppvae.data.table import Table
 from gppvae.models.terms import signal_parts
-from oracles import categorical, gram, multiplied, rbf
+from oracles import categorical, gram, multiplied, periodic, rbf
 
 WEIGHT = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)  # L = 3 latents, 4 values
 
@@ -41,9 +41,11 @@ def table(n: int = 30) -> pd.DataFrame:
     return pd.DataFrame({"age": rng.integers(0, 12, n).astype(float), "subject": ids})
 
 
-def fitted(kernel, decoder=None, samples: np.ndarray | None = None, **options) -> GPPVAE:
+def fitted(
+    kernel, decoder=None, samples: np.ndarray | None = None, rows: pd.DataFrame | None = None, **options
+) -> GPPVAE:
     """A model whose q(B) was conditioned on latents that we know."""
-    rows = table()
+    rows = table() if rows is None else rows
     y = np.zeros((len(rows), 4), dtype=np.float32) if samples is None else samples
     model = GPPVAE(
         kernel,
@@ -67,9 +69,9 @@ def fitted(kernel, decoder=None, samples: np.ndarray | None = None, **options) -
     return model
 
 
-def dense_parts(model: GPPVAE, covariances, alpha: float, asked: pd.DataFrame):
+def dense_parts(model: GPPVAE, covariances, alpha: float, asked: pd.DataFrame, given: pd.DataFrame | None = None):
     """E f_t at asked rows given the latents, by the textbook: K_t(asked, rows) (K + alpha I)^-1 Z; and its variance."""
-    rows, at = table().to_dict("records"), asked.to_dict("records")
+    rows, at = (table() if given is None else given).to_dict("records"), asked.to_dict("records")
     K = sum(gram(k, rows, rows) for k in covariances) + alpha * np.eye(len(rows))
     parts, variances = [], []
     for k in covariances:
@@ -226,3 +228,141 @@ def test_as_json_text_and_html(model: GPPVAE) -> None:
 def test_too_few_rows_are_named(model: GPPVAE) -> None:
     with pytest.raises(ValueError, match="expected at least 2 rows to share variance over, got 1"):
         model.explain(table().iloc[:1])
+
+
+# -- columns that repeat
+
+
+def weeks() -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    return table().assign(hour=np.sort(rng.uniform(1000.0, 4000.0, 30)))
+
+
+def test_a_daily_cycle_of_a_long_series_is_shown_over_one_day() -> None:
+    rows = weeks()
+    model = fitted("RBF(hour, lengthscale=500.0) + Periodic(hour, 24)", rows=rows, latent_dim=3, alpha=0.3)
+    trend, daily = [term.curves[0] for term in model.explain(rows).terms]
+    assert trend.period is None and trend.values[[0, -1]].tolist() == [rows["hour"].min(), rows["hour"].max()]
+    assert (daily.period, daily.axis) == (24.0, "hour (one period of 24)")
+    np.testing.assert_allclose(daily.values, np.linspace(0.0, 24.0, 49))
+    both = [rbf(["hour"], 500.0), periodic("hour", 24.0, 1.0)]
+    days_later = pd.DataFrame({"hour": daily.values + 24.0 * 70})
+    others, (_, asked) = (dense_parts(model, both, 0.3, at, rows)[0] for at in (rows, days_later))
+    np.testing.assert_allclose(daily.signal, 0.5 + (asked + others[0].mean(axis=0)) @ WEIGHT, atol=1e-3)
+    assert daily.to_json()["period"] == 24.0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "low", "high", "ends", "n"),
+    [
+        ("Periodic(hour, 24)", 1.0, 19.0, (0.0, 24.0), 49),  # the rest of the day too
+        ("Periodic(hour, 24)", -12.0, 11.0, (-12.0, 12.0), 49),
+        ("Periodic(hour, 24)", -30.0, 500.0, (0.0, 24.0), 49),
+        ("Periodic(hour, 24) * Periodic(hour, 168)", 0.0, 500.0, (0.0, 168.0), 7 * 48 + 1),
+        ("Periodic(hour, 24) * Periodic(hour, 100)", 0.0, 500.0, (0.0, 500.0), 25),  # never repeats as a whole
+        ("Periodic(hour, 24) * RBF(hour)", 0.0, 500.0, (0.0, 500.0), 25),
+    ],
+)
+def test_which_part_of_a_column_is_shown(kernel: str, low: float, high: float, ends: tuple, n: int) -> None:
+    rows = table().assign(hour=np.linspace(low, high, 30))
+    (curve,) = fitted(kernel, rows=rows, latent_dim=3).explain(rows).terms[0].curves
+    np.testing.assert_allclose(curve.values[[0, -1]], ends)
+    assert len(curve.values) == n
+
+
+# -- columns that do not apply to some rows
+
+
+def patients() -> pd.DataFrame:
+    """Healthy rows have no years since onset, and no place of a lesion."""
+    rng = np.random.default_rng(4)
+    rows = table()
+    sick = (rng.random(len(rows)) < 0.6).astype(float)
+    numbers = {name: np.where(sick == 1.0, rng.uniform(0.0, 10.0, len(rows)), np.nan) for name in ("years", "x", "y")}
+    return rows.assign(sick=sick, **numbers)
+
+
+def switched_off(sick: str, covariance):
+    """Linear(sick) times a covariance of columns that are NaN where sick is 0, in loops."""
+    rms = np.sqrt(np.mean(np.square(patients()[sick])))
+
+    def product(a, b):
+        return a[sick] * b[sick] / rms**2 * covariance(a, b) if a[sick] and b[sick] else 0.0
+
+    return product
+
+
+def test_shares_of_columns_that_do_not_apply_to_all_rows() -> None:
+    """Years act at sick rows only, where they are known; being sick at all is the mean over those."""
+    rows = patients()
+    model = fitted(
+        "RBF(age, lengthscale=3.0) + Linear(sick) * RBF(years, lengthscale=2.0)", rows=rows, latent_dim=3, alpha=0.3
+    )
+    both = [rbf(["age"], 3.0), switched_off("sick", rbf(["years"], 2.0))]
+    parts, _ = dense_parts(model, both, 0.3, rows, rows)
+    found = model.explain(rows)
+    centred = [(part - part.mean(axis=0)) @ WEIGHT for part in parts]
+    total = np.square(sum(centred)).sum()
+    expected = [(part * sum(centred)).sum() / total for part in centred]
+    np.testing.assert_allclose(found.shares["signal"], expected, atol=1e-3)
+    by_column = found["Linear(sick) * RBF(years)"].by_column
+    assert list(by_column) == ["sick", "years", "together"]
+    at_sick = rows["sick"].to_numpy() == 1.0
+    mean = parts[1][at_sick].mean(axis=0)
+    effects = {"sick": np.outer(at_sick, mean), "years": np.where(at_sick[:, None], parts[1] - mean, 0.0)}
+    for name, effect in effects.items():
+        share = ((effect - effect.mean(axis=0)) @ WEIGHT * sum(centred)).sum() / total
+        np.testing.assert_allclose(by_column[name], share, atol=1e-3)
+    np.testing.assert_allclose(
+        by_column["together"], 0.0, atol=1e-3
+    )  # sick is 0 or 1: years act alike at all sick rows
+    np.testing.assert_allclose(sum(by_column.values()), found.shares["signal"].iloc[1])
+
+
+def test_curves_of_columns_that_do_not_apply_to_all_rows() -> None:
+    rows = patients()
+    model = fitted(
+        "RBF(age, lengthscale=3.0) + Linear(sick) * RBF(years, lengthscale=2.0)", rows=rows, latent_dim=3, alpha=0.3
+    )
+    both = [rbf(["age"], 3.0), switched_off("sick", rbf(["years"], 2.0))]
+    found = model.explain(rows)
+    (curve,) = found["Linear(sick) * RBF(years)"].curves  # years are known at one level of sick, so there are no others
+    assert curve.values[[0, -1]].tolist() == [rows["years"].min(), rows["years"].max()]
+    asked = pd.DataFrame({"age": 0.0, "sick": 1.0, "years": curve.values})
+    others = dense_parts(model, both, 0.3, rows, rows)[0][0].mean(axis=0)
+    parts, variances = dense_parts(model, both, 0.3, asked, rows)
+    np.testing.assert_allclose(curve.signal, 0.5 + (parts[1] + others) @ WEIGHT, atol=1e-3)
+    std = np.sqrt(np.outer(np.diag(variances[1]), np.square(WEIGHT).sum(axis=0)))
+    np.testing.assert_allclose(curve.signal_std, std, atol=1e-2)
+    assert all(np.isfinite(c.score).all() and np.isfinite(c.score_std).all() for t in found.terms for c in t.curves)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_a_map_has_the_places_that_apply() -> None:
+    rows = patients()
+    found = fitted("Linear(sick) * RBF(x, y) + Categorical(subject)", rows=rows, latent_dim=3).explain(rows)
+    (places,) = found.terms[0].curves
+    np.testing.assert_allclose(places.values, rows.loc[rows["sick"] == 1.0, ["x", "y"]])
+    assert np.isfinite(places.score).all()
+    assert list(found.terms[0].by_column) == ["sick", "x, y", "together"]
+    np.testing.assert_allclose(sum(found.terms[0].by_column.values()), found.shares["signal"].iloc[0])
+
+
+def test_a_term_that_applies_to_no_row_explains_nothing() -> None:
+    rows = patients()
+    model = fitted(
+        "RBF(age, lengthscale=3.0) + Linear(sick) * RBF(years, lengthscale=2.0)", rows=rows, latent_dim=3, alpha=0.3
+    )
+    found = model.explain(rows[rows["sick"] == 0.0])
+    np.testing.assert_allclose(found.shares["signal"], [1.0, 0.0], atol=1e-9)
+    assert found.terms[1].curves == []
+    assert all(np.isfinite(curve.score).all() for curve in found.terms[0].curves)
+
+
+def test_being_sick_has_a_curve_where_years_are_few() -> None:
+    """Few distinct values are all shown, those of a column also where the others do not apply."""
+    rows = patients()
+    rows["years"] = rows["years"].round(-1)
+    found = fitted("Linear(sick) * RBF(years, lengthscale=2.0)", rows=rows, latent_dim=3, alpha=0.3).explain(rows)
+    averages = {curve.columns: curve.values.tolist() for curve in found.terms[0].curves if curve.by is None}
+    assert averages == {("sick",): [0.0, 1.0], ("years",): [0.0, 10.0]}

@@ -3,9 +3,11 @@
 import base64
 import copy
 import io
+import json
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -15,8 +17,11 @@ from gppvae import GPPVAE
 from gppvae.data.table import Table
 from gppvae.explore import latents
 from gppvae.explore.answers import Answers
+from gppvae.explore.columns import columns_of
 from gppvae.explore.sources import Source, make_part
 from gppvae.explore.wire import pack, unpack
+from gppvae.kernels import parse_kernel
+from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.threads import one_thread
 
 ROW = {"spot": "s1", "angle": 100.0}
@@ -133,8 +138,10 @@ def test_the_path_is_in_the_coordinates_of_the_scatter(pictures: Case) -> None:
     np.testing.assert_allclose(facts["shares"], variances / variances.sum(), atol=1e-6)
     row = {"spot": "s0", "angle": 0.0}
     way = unpack(answers.path({"row": row, "column": "angle"}))[1]
-    assert way["at"][0] == 0.0 and way["at"][-1] == 360.0 and way["places"].shape == (latents.PATH_POINTS, 3)
-    np.testing.assert_allclose(way["places"][0], way["here"], atol=1e-5)
+    assert way["at"][0] == -31.5 and way["at"][-1] == 346.5  # a tenth more than the angles: RBF(angle) does not repeat
+    assert way["places"].shape == (latents.PATH_POINTS, 3)
+    first = unpack(answers.path({"row": row | {"angle": -31.5}}))[1]
+    np.testing.assert_allclose(way["places"][0], first["here"], atol=1e-5)
     number = facts["cells"].index(answers.cells.places["s0", 0.0][0])
     np.testing.assert_allclose(way["here"], points["places"][number], atol=1e-5)
     assert "at" not in unpack(answers.path({"row": row, "column": "spot"}))[1]
@@ -278,3 +285,41 @@ def test_every_column_of_the_table_can_colour(pictures: Case) -> None:
     order = np.concatenate([np.flatnonzero(~pictures.held), np.flatnonzero(pictures.held)])
     assert names == pictures.table["spot"].iloc[order].tolist()
     assert table["status"].count(2) == int(pictures.held.sum())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "highest", "span", "period"),
+    [
+        ("Periodic(angle, 360)", 315.0, (0.0, 360.0), 360.0),
+        ("Periodic(angle, 360)", 3150.0, (0.0, 360.0), 360.0),
+        ("Periodic(angle, 360) + Periodic(angle, 120)", 315.0, (0.0, 360.0), 360.0),
+        ("Periodic(angle, 360) + RBF(angle)", 300.0, (-30.0, 330.0), None),
+    ],
+)
+def test_a_slider_goes_around_where_all_of_the_kernel_repeats(kernel, highest, span, period) -> None:
+    prior, table = LatentPrior([(parse_kernel(kernel), 2)]), Table({"angle": np.linspace(0.0, highest, 9)})
+    prior.groups[0].kernel.bind(table)
+    (column,) = columns_of(prior, table)
+    assert column.span() == pytest.approx(span) and column.period == period
+
+
+def test_columns_that_do_not_apply_are_missing_in_rows_and_paths() -> None:
+    rng = np.random.default_rng(0)
+    sick = np.arange(24) % 2.0
+    table = pd.DataFrame(
+        {"age": np.arange(24.0), "sick": sick, "years": np.where(sick == 1.0, np.arange(24.0), np.nan)}
+    )
+    samples = rng.normal(size=(24, 3)).astype(np.float32)
+    with one_thread():
+        model = GPPVAE("RBF(age) + Linear(sick) * RBF(years)", latent_dim=2, width=8, epochs=2)
+        model.fit(samples, table, progress=False)
+    answers = Answers(model, Source(make_part(model, table, samples)), "t", "t")
+    assert "NaN" not in json.dumps(answers.meta())
+    healthy, ill = {"age": 2.0, "sick": 0.0, "years": None}, {"age": 3.0, "sick": 1.0, "years": 3.0}
+    for row, column in ((healthy, "age"), (healthy, "years"), (ill, "years"), (ill, "sick")):
+        assert np.isfinite(unpack(answers.path({"row": row, "column": column}))[1]["places"]).all()
+    means = [unpack(answers.frame({"row": row}))[1]["mean"] for row in (healthy, ill)]
+    np.testing.assert_allclose(means[0], model.predict(table.iloc[2:3]).mean[0], atol=1e-5)
+    np.testing.assert_allclose(means[1], model.predict(table.iloc[3:4]).mean[0], atol=1e-5)
+    with pytest.raises(ValueError, match=r"column 'years' must be finite.* 0 where it does not apply"):
+        answers.path({"row": healthy, "column": "sick"})

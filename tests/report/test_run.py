@@ -151,3 +151,28 @@ def test_epochs_are_counted_over_phases(vectors) -> None:
         assert epoch_axis(rows) == [1, 2, 3, 4, 5]
     titles = [chart.label for chart in plot_training(model).charts]
     assert titles[0] == "total loss" and "reconstruction NLL" in titles
+
+
+@pytest.mark.parametrize("kernel", ["RBF(age) + Linear(sick) * RBF(years)", "RBF(age) + Linear(sick) * RBF(x, y)"])
+def test_columns_that_do_not_apply_to_some_rows(kernel: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sick = np.arange(40) % 2.0
+    numbers = {name: np.where(sick == 1.0, rng.uniform(0.0, 9.0, 40), np.nan) for name in ("years", "x", "y")}
+    table = pd.DataFrame({"age": np.arange(40.0) // 4, "sick": sick, **numbers})
+    y = np.outer(np.sin(table["age"]), [1.0, 2.0, 3.0]) + rng.normal(size=(40, 3))
+    part = (y.astype(np.float32), table)
+    model = GPPVAE(kernel, latent_dim=2, epochs=3, pixel_var=None, batch_size=16).fit(*part, progress=False)
+    plot = plot_along(model, part, part)  # along years, or on a map of x and y
+    assert plot is not None and plot.charts and "nan" not in "".join(chart.body for chart in plot.charts)
+    page = write_report(tmp_path, model, train=part, test=part)
+    assert EXPLAINED in sections(page) and "Measured and predicted" in sections(page)
+
+
+def test_a_switch_may_be_drawn_along() -> None:
+    """Degrees of a disease have more values than the years, which are missing at degree 0."""
+    degree = np.repeat([0.0, 0.5, 1.0, 1.5, 2.0], 8)
+    table = pd.DataFrame({"degree": degree, "years": np.where(degree > 0.0, np.arange(40) % 3.0, np.nan)})
+    y = np.outer(degree, [1.0, 2.0]).astype(np.float32)
+    model = GPPVAE("Linear(degree) * RBF(years)", latent_dim=1, epochs=2, batch_size=16).fit(y, table, progress=False)
+    plot = plot_along(model, (y, table), None)
+    assert plot is not None and "along degree" in plot.caption and "nan" not in plot.charts[0].body

@@ -28,6 +28,7 @@ from gppvae.training.checkpoint import read_tensors, under
 from gppvae.training.folder import RunFolder
 from gppvae.training.loop import MAX_BAD_STEPS, Settings, Trainer, TrainingError
 from gppvae.training.phases import check_phases
+from gppvae.training.validated import Validated
 from tiny import KERNEL, spots
 
 LATENTS, BATCH = 3, 16
@@ -263,9 +264,9 @@ def test_early_stopping_takes_back_the_best_state(average: float) -> None:
     given = problem()
     seen: list[dict[str, Tensor]] = []
 
-    def validate(*_: object) -> dict[str, float]:
+    def validate(*_: object) -> Validated:
         seen.append(state(given[0]))
-        return {"valid_mse": errors[len(seen) - 1]}
+        return Validated.by_one_number("valid_mse", errors[len(seen) - 1])
 
     settings = Settings(seed=3, patience=1, progress=False)
     phase = Phase("vae", "vae", 7, {"encoder": 1e-2, "decoder": 1e-2}, average=average)
@@ -278,14 +279,15 @@ def test_early_stopping_takes_back_the_best_state(average: float) -> None:
 def test_without_patience_every_epoch_runs_and_the_last_state_stays() -> None:
     errors = iter([1.0, 2.0, 3.0, 4.0])
     phase = Phase("vae", "vae", 4, {"encoder": 1e-2, "decoder": 1e-2})
-    trainer = train([phase], validate=lambda *_: {"valid_mse": next(errors)})
+    trainer = train([phase], validate=lambda *_: Validated.by_one_number("valid_mse", next(errors)))
     assert len(trainer.history) == 4
     assert all(torch.equal(v, state(train([phase]).model)[name]) for name, v in state(trainer.model).items())
 
 
 def test_validation_comes_every_so_many_epochs() -> None:
     settings = Settings(seed=3, validate_every=3, progress=False)
-    trainer = train([Phase("vae", "vae", 7, {"decoder": 1e-3})], settings, validate=lambda *_: {"valid_mse": 1.0})
+    validated = Validated.by_one_number("valid_mse", 1.0)
+    trainer = train([Phase("vae", "vae", 7, {"decoder": 1e-3})], settings, validate=lambda *_: validated)
     assert [row["epoch"] for row in trainer.history if "valid_mse" in row] == [3, 6]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,11 @@ class Table:
     def take(self, index: np.ndarray) -> Table:
         """The rows at `index`, in that order."""
         return Table({name: values[index] for name, values in self.columns.items()})
+
+    def known(self, names: Sequence[str]) -> np.ndarray:
+        """Positions of the rows at which none of these columns is missing."""
+        missing = [pd.isna(self[name]) for name in names]
+        return np.flatnonzero(~np.any(missing, axis=0)) if missing else np.arange(self.n_rows)
 
     def numeric(self, names: tuple[str, ...], may_miss: bool = False) -> np.ndarray:
         """The named columns as float64, (N, len(names)); text or non-finite entries are an error.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from gppvae.data.arrays import Samples, from_input_layout
@@ -136,7 +135,7 @@ def simple_answers(
 
 def _complete(leaf: NumericLeaf, *tables: Table) -> bool:
     """Whether no number that the leaf reads is missing."""
-    return not any(pd.isna(table[name]).any() for table in tables for name in leaf.columns_read)
+    return all(len(table.known(leaf.columns_read)) == len(table) for table in tables)
 
 
 def _spread(rows: np.ndarray) -> np.ndarray:

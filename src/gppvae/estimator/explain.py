@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,15 @@ from gppvae.data.arrays import to_input_layout
 from gppvae.data.table import Rows, Table
 from gppvae.estimator.explanation import Curve, Explanation, TermExplanation
 from gppvae.kernels import IdLeaf
+from gppvae.kernels.not_applicable import filled
+from gppvae.kernels.periods import nested_periods, one_period
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.terms import KernelTerm, averaged_contribution, contributions, kernel_terms, signal_parts
 from gppvae.prior.posterior import LatentPosterior
 
 ROWS = 256  # looked at, unless more are asked for
 GRID = 25  # values of a numeric column
+CYCLE, MOST_CYCLES = 48, 8  # steps of a period, and of the short periods within a long one
 MAX_LEVELS = 24  # ids along an axis
 MAX_BY, FEW_VALUES = 6, 6  # curves of single levels; distinct numbers that count as levels
 AVERAGED = 32  # rows that a curve is averaged over
@@ -78,19 +82,21 @@ class _Explainer:
     def _by_columns(self, number: int) -> dict[str, Tensor]:
         """A term's latents as what each of its columns does on average over the others, and the rest; (N, L) each."""
         term, whole = self.terms[number], self.latents[number]
-        sets = term.column_sets()
-        if len(sets) < 2:
+        sets, others = term.column_sets(), _some(_applying(term, self.table), AVERAGED, 0)
+        if len(sets) < 2 or not len(others):
             return {"": whole}
-        others, found = _some(self.table, AVERAGED, 0), dict[str, Tensor]()
+        found = dict[str, Tensor]()
         for columns in sets:
-            first, index = _distinct(self.table, columns)
+            known = self.table.known(columns)
+            table = self.table.take(known)
+            first, index = _distinct(table, columns)
             wanted = {name: np.tile(entries, len(first)) for name, entries in others.columns.items()}
-            wanted |= {name: np.repeat(self.table[name][first], len(others)) for name in columns}
+            wanted |= {name: np.repeat(table[name][first], len(others)) for name in columns}
             rows = self.model.prior.code(Table(wanted))
             own, _ = averaged_contribution(self.model.prior, self.weights, rows, term, len(others))
-            effect = torch.zeros_like(whole)
-            effect[:, term.latents] = own[index]
-            found[", ".join(columns)] = effect - effect.mean(0)
+            effect = torch.zeros_like(whole)  # none where a column does not apply
+            effect[torch.from_numpy(known).to(whole.device), term.latents] = own[index] - own[index].mean(0)
+            found[", ".join(columns)] = effect
         return found | {TOGETHER: whole - sum(found.values(), torch.zeros_like(whole))}
 
     # -- shares
@@ -147,37 +153,40 @@ class _Explainer:
     def _curves(self, number: int, pattern: np.ndarray) -> list[Curve]:
         """Along each numeric column, averaged and for some levels of another column; else along ids; else a map."""
         term = self.terms[number]
-        if not term.columns:
+        table = _applying(term, self.table)
+        if not term.columns or not len(table):
             return []
         places = [leaf.columns_read for leaf in term.leaves if len(leaf.columns_read) > 1]
         if places:
-            return [self._map(number, places[0], pattern)]
+            return [self._map(number, table, places[0], pattern)]
         ids = [leaf.columns_read[0] for leaf in term.leaves if isinstance(leaf, IdLeaf)]
-        numeric = [name for name in term.columns if name not in ids]
-        few = [name for name in numeric if len(np.unique(self._numbers(name))) <= FEW_VALUES]
-        along = [name for name in numeric if name not in few] or few or ids[:1]
-        curves = []
+        numbers = {name: _numbers(self.table, name) for name in term.columns if name not in ids}
+        few = [name for name, distinct in numbers.items() if len(distinct) <= FEW_VALUES]
+        along = [name for name in numbers if name not in few] or few or ids[:1]
+        curves = list[Curve]()
         for column in along:
-            values = _frequent(self.table.ids(column), MAX_LEVELS) if column in ids else self._grid(column)
-            curves.append(self._curve(number, column, values, None, None, pattern))
-            others = [name for name in (*ids, *few) if name != column][:1]
-            for by in others:
-                levels = _frequent(self.table.ids(by), MAX_BY)
-                curves += [self._curve(number, column, values, by, level, pattern) for level in levels]
+            periods = [] if column in few else nested_periods(term.leaves, column)
+            values = _frequent(table.ids(column), MAX_LEVELS) if column in ids else _grid(numbers[column], periods)
+            found = [self._curve(number, table, column, values, None, None, pattern)]
+            for by in [name for name in (*ids, *few) if name != column][:1]:
+                levels = _frequent(table.ids(by), MAX_BY)
+                if len(levels) > 1:
+                    found += [self._curve(number, table, column, values, by, level, pattern) for level in levels]
+            curves += [replace(curve, period=max(periods, default=None)) for curve in found]
         return curves
 
-    def _numbers(self, column: str) -> np.ndarray:
-        return self.table.numeric((column,))[:, 0]
-
-    def _grid(self, column: str) -> np.ndarray:
-        numbers = np.unique(self._numbers(column))
-        return numbers if len(numbers) <= FEW_VALUES else np.linspace(numbers[0], numbers[-1], GRID)
-
     def _curve(
-        self, number: int, column: str, values: np.ndarray, by: str | None, level: str | None, pattern: np.ndarray
+        self,
+        number: int,
+        table: Table,
+        column: str,
+        values: np.ndarray,
+        by: str | None,
+        level: str | None,
+        pattern: np.ndarray,
     ) -> Curve:
         """Averaged over rows of the table, or over those of one level of another column."""
-        asked = self.table if by is None else self.table.take(np.flatnonzero(self.table.ids(by) == level))
+        asked = table if by is None else table.take(np.flatnonzero(table.ids(by) == level))
         asked = _some(asked, AVERAGED, 0) if len(self.terms[number].columns) > 1 else asked.take(np.array([0]))
         rows, n = len(asked), len(values)
         columns = {name: np.tile(entries, n) for name, entries in asked.columns.items()}
@@ -186,8 +195,8 @@ class _Explainer:
         signal, std = self._first_order(mean, var) if by is None else (None, None)
         return Curve((column,), np.asarray(values), by, level, *self._scores(mean, var, pattern), signal, std)
 
-    def _map(self, number: int, columns: tuple[str, ...], pattern: np.ndarray) -> Curve:
-        picked = _some(self.table, MAX_PLACES, 0)
+    def _map(self, number: int, table: Table, columns: tuple[str, ...], pattern: np.ndarray) -> Curve:
+        picked = _some(table, MAX_PLACES, 0)
         mean, var = self._averaged(number, self.model.prior.code(picked), 1)
         return Curve(columns, picked.numeric(columns), None, None, *self._scores(mean, var, pattern))
 
@@ -233,6 +242,26 @@ def _some(table: Table, most: int, seed: int) -> Table:
     if len(table) <= most:
         return table
     return table.take(np.sort(np.random.default_rng(seed).choice(len(table), most, replace=False)))
+
+
+def _applying(term: KernelTerm, table: Table) -> Table:
+    """The rows at which all that a term reads is known. What only other terms read is filled in where it is not."""
+    return filled(table, table.columns).take(table.known(term.columns))
+
+
+def _numbers(table: Table, column: str) -> np.ndarray:
+    """Distinct numbers of a column."""
+    return np.unique(table.take(table.known([column])).numeric((column,)))
+
+
+def _grid(numbers: np.ndarray, periods: list[float]) -> np.ndarray:
+    """Values that a curve is shown at: one period where it repeats, in steps that are fine for the shortest one."""
+    if len(numbers) <= FEW_VALUES:
+        return numbers
+    if periods:
+        cycles = min(round(periods[-1] / periods[0]), MOST_CYCLES)
+        return np.linspace(*one_period(numbers[0], numbers[-1], periods[-1]), CYCLE * cycles + 1)
+    return np.linspace(numbers[0], numbers[-1], GRID)
 
 
 def _distinct(table: Table, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -25,6 +25,7 @@ class Curve:
         score_std: (M,) its posterior standard deviation, to first order through the decoder.
         signal, signal_std: (M, ...) the decoded samples and their standard deviations; None for curves of one level
             and for maps.
+        period: after which the curve repeats; `values` are then one period of it. None where it does not.
     """
 
     columns: tuple[str, ...]
@@ -35,12 +36,19 @@ class Curve:
     score_std: np.ndarray
     signal: np.ndarray | None = None
     signal_std: np.ndarray | None = None
+    period: float | None = None
+
+    @property
+    def axis(self) -> str:
+        """The name of the column it runs along, and of which it shows one period only."""
+        return self.columns[0] + ("" if self.period is None else f" (one period of {self.period:g})")
 
     def to_json(self) -> dict[str, Any]:
         """Without the decoded samples."""
         return {
             "columns": list(self.columns),
             "values": _plain(self.values),
+            "period": self.period,
             "by": self.by,
             "level": self.level,
             "score": _plain(self.score),

@@ -30,6 +30,7 @@ from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.callbacks import Callback
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import RunFolder
+from gppvae.training.validated import Validated
 
 
 @dataclass(eq=False, repr=False)
@@ -85,9 +86,10 @@ class VAE(Estimator):
         held_out = None if validation is None else self._batches(validation)
 
         @torch.no_grad()
-        def validate(inference: Inference, train: Epoch) -> dict[str, float]:
+        def validate(inference: Inference, train: Epoch) -> Validated:
             assert held_out is not None
-            return {"valid_nelbo": -elbo(model.autoencoder, replace(held_out, world=train.world))}
+            bound = elbo(model.autoencoder, replace(held_out, world=train.world))
+            return Validated.by_one_number("valid_nelbo", -bound)
 
         folder = None if out is None else RunFolder(out)
         check = None if held_out is None else validate

@@ -10,7 +10,8 @@ import pandas as pd
 
 from gppvae.data.subset import evenly
 from gppvae.data.table import Table, id_text
-from gppvae.kernels import IdLeaf, InducingLeaf, Periodic
+from gppvae.kernels import IdLeaf, InducingLeaf
+from gppvae.kernels.periods import nested_periods, one_period
 from gppvae.models.objects import learned_by_column, open_columns
 from gppvae.prior.latent_prior import LatentPrior
 
@@ -27,7 +28,7 @@ class ColumnFacts:
         name: in the table.
         levels: ids, None for numbers.
         values: distinct training values of a column of numbers, as far as they are known.
-        period: after which a column of numbers repeats, if the kernel says so.
+        period: after which a column of numbers repeats, if all that the kernel says of it does.
         takes_new: whether new objects go into it; where ids have vectors, into those columns only.
     """
 
@@ -42,8 +43,8 @@ class ColumnFacts:
         if not self.values:
             return -1.0, 1.0
         low, high = min(self.values), max(self.values)
-        if self.period is not None and high - low <= self.period:
-            return (0.0, self.period) if low >= 0.0 and high <= self.period else (low, low + self.period)
+        if self.period is not None:
+            return one_period(low, high, self.period)
         room = MARGIN * (high - low) or 1.0
         return low - room, high + room
 
@@ -65,7 +66,7 @@ def columns_of(prior: LatentPrior, table: Table | None = None) -> list[ColumnFac
         if ids:
             found.append(ColumnFacts(name, list(ids[0].levels), [], None, name in objects))
             continue
-        period = next((leaf.period for leaf in readers if isinstance(leaf, Periodic)), None)
+        period = max(nested_periods(readers, name), default=None)
         values = [np.zeros(0)] if table is None else [numbers_in(table, name)]
         for leaf in readers:
             if isinstance(leaf, InducingLeaf) and table is None:

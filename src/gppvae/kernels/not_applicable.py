@@ -6,7 +6,7 @@ may be NaN there. Anywhere else a missing number is an error that names the row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,14 +43,20 @@ def fill_switched_off(terms: Sequence[Term], table: Table) -> Table:
         for leaf in term.leaves:
             if leaf in missing:
                 _check_switched_off(leaf, term, missing, table)
-    filled = dict(table.columns)
-    for name in dict.fromkeys(name for leaf in missing for name in leaf.columns_read):
-        gaps = pd.isna(filled[name])
+    return filled(table, dict.fromkeys(name for leaf in missing for name in leaf.columns_read))
+
+
+def filled(table: Table, names: Iterable[str]) -> Table:
+    """The table with missing entries of these columns replaced, for kernels whose terms do not depend on them."""
+    columns = dict(table.columns)
+    for name in names:
+        gaps = pd.isna(columns[name])
         there = np.flatnonzero(~gaps)
-        # A value that the column already has, so that the number of distinct values stays the same.
-        value = filled[name][there[0]] if there.size else 0.0
-        filled[name] = np.where(gaps, value, filled[name]) if there.size else np.zeros(len(gaps))
-    return Table(filled)
+        if gaps.any():
+            # A value that is in the column anyway, so that none is added to the distinct ones.
+            value = columns[name][there[0]] if there.size else 0.0
+            columns[name] = np.where(gaps, value, columns[name]) if there.size else np.zeros(len(gaps))
+    return Table(columns)
 
 
 def _missing(leaf: Leaf, table: Table) -> np.ndarray:

@@ -19,6 +19,7 @@ from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE, Curve, Explanation, TermExplanation
 from gppvae.kernels import FreeForm, IdLeaf, InducingLeaf, Leaf, Learned
+from gppvae.kernels.not_applicable import filled
 from gppvae.report.checked import (
     LEVELS,
     Checked,
@@ -122,7 +123,7 @@ def covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> list[tuple[str, 
             continue
         numbers = None
         if isinstance(leaf, InducingLeaf):
-            parts = [leaf.shown_values.cpu().numpy(), *(table.numeric(leaf.columns_read) for table in tables)]
+            parts = [leaf.shown_values.cpu().numpy(), *(_numbers(table, leaf.columns_read) for table in tables)]
             numbers = np.unique(np.concatenate(parts), axis=0)
         matrix, labels, size = leaf_covariance(leaf, numbers, MAX_MARKS)
         names.append(leaf.text())
@@ -257,7 +258,7 @@ def _curve_chart(term: TermExplanation, curves: list[Curve], colour: int) -> Cha
     mean = curves[0]
     label = "average" if several else ""
     series.append(Series(x, mean.score, label, colour, mean.score_std, line=names is None, dots=names is not None))
-    return line_chart(series, f"{term.name} along {mean.columns[0]}", mean.columns[0], "change", x_names=names)
+    return line_chart(series, f"{term.name} along {mean.columns[0]}", mean.axis, "change", x_names=names)
 
 
 def _map(term: TermExplanation, curve: Curve) -> Chart:
@@ -282,9 +283,7 @@ def _channel_curves(model: GPPVAE, term: TermExplanation, curve: Curve, colour: 
             dots=names is not None,
         )
         title = f"{labels[channel]}: what {term.name} does"
-        charts.append(
-            line_chart([series], title, curve.columns[0], labels[channel], x_names=names, width=260, height=170)
-        )
+        charts.append(line_chart([series], title, curve.axis, labels[channel], x_names=names, width=260, height=170))
     return charts
 
 
@@ -294,7 +293,7 @@ def _strip(model: GPPVAE, term: TermExplanation, curve: Curve) -> Chart:
     frames = to_pictures(channels_first(model, curve.signal[few]))
     low, high = shade_range(frames)
     texts = [f"{v:.3g}" if not isinstance(v, str) else str(v) for v in curve.values[few].tolist()]
-    title = f"{term.name}: the picture along {curve.columns[0]}"
+    title = f"{term.name}: the picture along {curve.axis}"
     return picture_chart([(text, to_uint8(frame, low, high)) for text, frame in zip(texts, frames, strict=True)], title)
 
 
@@ -395,14 +394,21 @@ def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | N
     numeric = [name for name in numeric if name not in ids]
     if not numeric:
         return None
-    sizes = [len(np.unique(Table(parts[0][1]).numeric((name,)))) for name in numeric]
-    column = numeric[int(np.argmax(sizes))]
+    table = Table(parts[0][1])
+    column = max(numeric, key=lambda name: len(np.unique(_numbers(table, (name,)))))
     return _lines_along(model, column, ids[0] if ids else None, train, test)
 
 
-def _read_some(model: GPPVAE, part: Part, most: int) -> tuple[Table, np.ndarray]:
+def _numbers(table: Table, columns: tuple[str, ...]) -> np.ndarray:
+    """Numbers of these columns at the rows where they are known, (n, len(columns))."""
+    return table.take(table.known(columns)).numeric(columns)
+
+
+def _read_some(model: GPPVAE, part: Part, most: int, columns: Sequence[str]) -> tuple[Table, np.ndarray]:
+    """At most so many rows at which these columns are known, and their samples."""
     table = Table(part[1])
-    index = evenly(len(table), most)
+    known = table.known(columns)
+    index = known[evenly(len(known), most)]
     return table.take(index), read(model, part[0], index)
 
 
@@ -414,7 +420,9 @@ def _top_channels(model: GPPVAE, samples: np.ndarray, most: int) -> list[int]:
 
 def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None, test: Part | None) -> Plot:
     data = {
-        name: _read_some(model, part, 2000) for name, part in (("train", train), ("test", test)) if part is not None
+        name: _read_some(model, part, 2000, [column])
+        for name, part in (("train", train), ("test", test))
+        if part is not None
     }
     tables = [table for table, _ in data.values()]
     levels: list[str | None] = [None]
@@ -446,7 +454,11 @@ def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None,
 
 
 def _filled(tables: list[Table], column: str, grid: np.ndarray, by: str | None, level: str | None) -> dict[str, Any]:
-    """Rows along a grid of one column: other numbers interpolated from the table, ids from the nearest row."""
+    """Rows along a grid of one column: other numbers interpolated from the table, ids from the nearest row.
+
+    A column that is missing in some rows comes from the nearest row too. Where it is missing there any value will do:
+    its term is switched off, or is switched on only by the grid.
+    """
     names = set(tables[0].columns).intersection(*(table.columns for table in tables))
     joined = Table({name: np.concatenate([table[name] for table in tables]) for name in names})
     own = joined if by is None else joined.take(np.flatnonzero(joined.ids(by) == level))
@@ -456,12 +468,13 @@ def _filled(tables: list[Table], column: str, grid: np.ndarray, by: str | None, 
     rows: dict[str, Any] = {}
     for name, values in own.columns.items():
         steady = values.dtype.kind not in "fiu" or name == by or len(np.unique(values)) < 3
+        steady = steady or len(own.known([name])) < len(own)
         rows[name] = values[nearest] if steady else np.interp(grid, x[order], values[order].astype(np.float64))
-    return rows | {column: grid}
+    return filled(Table(rows | {column: grid}), rows).columns
 
 
 def _place_maps(model: GPPVAE, columns: tuple[str, ...], train: Part | None, test: Part | None) -> Plot:
-    parts = [_read_some(model, part, 500) for part in (train, test) if part is not None]
+    parts = [_read_some(model, part, 500, columns) for part in (train, test) if part is not None]
     samples = np.concatenate([y for _, y in parts])
     places = np.concatenate([table.numeric(columns) for table, _ in parts])
     predicted = np.concatenate([np.asarray(model.predict(table).mean) for table, _ in parts])

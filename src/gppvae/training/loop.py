@@ -25,11 +25,11 @@ from gppvae.training.checkpoint import check_finite, under, with_prefix
 from gppvae.training.folder import CHECKPOINT, RunFolder
 from gppvae.training.phases import make_inference, optimizer_groups, parameter_groups
 from gppvae.training.progress import Progress
+from gppvae.training.validated import Validated, clearly_less
 
 MAX_BAD_STEPS = 10  # in a row; also the least number that a phase may have in total
 MAX_BAD_SHARE = 0.1  # of the steps of a phase, where that is more
-LEAST_GAIN = 0.03  # relative decrease of the hold-out error needed to prefer trained networks to their exact start
-Validate = Callable[[Inference, Epoch], dict[str, float]]
+Validate = Callable[[Inference, Epoch], Validated]
 # Predictions at a few training rows, given q(B); None where the model cannot predict yet.
 Answers = Callable[[LatentPosterior | None], Iterable[Tensor] | None]
 # Measures the model with this q(B) at held-out rows; JSON values.
@@ -85,7 +85,7 @@ class Trainer:
     Args:
         model: the model.  phases: to run.  data: all training rows, in their own order.
         settings: see Settings.  folder: for checkpoints and metrics, or None.
-        validate: called with the current inference; the first value it returns is to be minimised.
+        validate: called with the current inference; see Validated.
         answers: predictions at a few training rows; a phase whose answers are not finite fails.
         told: callback, called after every epoch.
         kept: the training rows without those held out, for phases that leave them out.
@@ -261,6 +261,9 @@ class PhaseRun:
         self.average = RunningAverage(self.parameters, self.phase.average) if self.phase.average else None
         self.best, self.stale = math.inf, 0
         self.best_state: dict[str, Tensor] = {}
+        self.started: Tensor | None = (
+            None  # errors of rows at the exact start, where later epochs must be clearly better
+        )
         self.bad_in_a_row = 0
         self.steps, self.bad_steps = 0, 0
         self.last_good: tuple[list[Tensor], dict[str, Tensor]] | None = None
@@ -280,8 +283,7 @@ class PhaseRun:
         self.inference.start(replace(self.data, seed=None), trainer.weights)
         if self._takes_best and first == 0:
             trainer.best_epoch = None
-            self._validate(0)
-            self.best *= 1.0 - LEAST_GAIN
+            self.started = self._validate(0).errors
         last = phase.epochs
         if phase.until_best and trainer.best_epoch is not None:
             last = min(last, trainer.best_epoch)
@@ -354,7 +356,7 @@ class PhaseRun:
         logged["loss"] = sum(logged.values())
         shown = {"loss": logged["loss"]}
         if self._judged and ((done + 1) % self.trainer.settings.validate_every == 0):
-            validated = self._validate(done + 1)
+            validated = self._validate(done + 1).shown
             logged |= validated
             shown |= validated
         self.trainer.log(row | logged)
@@ -413,21 +415,25 @@ class PhaseRun:
             "try a lower learning rate or a larger pixel_var"
         )
 
-    def _validate(self, done: int) -> dict[str, float]:
+    def _validate(self, done: int) -> Validated:
         assert self.trainer.validate is not None
         if self.average:
             self.average.swap()
-        values = self.trainer.validate(self.inference, replace(self.data, seed=None))
-        criterion = next(iter(values.values()), None)
-        if criterion is not None and self.trainer.settings.patience is not None:
-            if criterion < self.best:
-                self.best, self.stale, self.trainer.best_epoch = criterion, 0, done
-                self.best_state = {name: tensor.clone() for name, tensor in self._learned().items()}
-            elif criterion > (1.0 + self.trainer.settings.tolerance) * self.best:
-                self.stale += 1
+        validated = self.trainer.validate(self.inference, replace(self.data, seed=None))
+        if len(validated.errors) and self.trainer.settings.patience is not None:
+            self._judge(validated.errors, done)
         if self.average:
             self.average.swap()
-        return values
+        return validated
+
+    def _judge(self, errors: Tensor, done: int) -> None:
+        """Keep the current state if its errors are the least so far, or count it against the patience."""
+        mean = float(errors.mean())
+        if mean < self.best and (self.started is None or clearly_less(errors, self.started)):
+            self.best, self.stale, self.trainer.best_epoch = mean, 0, done
+            self.best_state = {name: tensor.clone() for name, tensor in self._learned().items()}
+        elif mean > (1.0 + self.trainer.settings.tolerance) * self.best:
+            self.stale += 1
 
     @property
     def _judged(self) -> bool:
@@ -436,7 +442,7 @@ class PhaseRun:
 
     @property
     def _takes_best(self) -> bool:
-        """Whether the best epoch of this phase sets the length of a later one; it must beat the start by LEAST_GAIN."""
+        """Whether the best epoch of this phase decides how long a later one goes."""
         return self._judged and self.phase.held_out and any(phase.until_best for phase in self.trainer.phases)
 
     def _out_of_patience(self) -> bool:
@@ -478,6 +484,7 @@ class PhaseRun:
             state |= {f"optimizer.{number}.{name}": value for name, value in entries.items()}
         if self.average:
             state |= with_prefix("average", self.average.state())
+        state |= {} if self.started is None else {"started": self.started}
         return state | with_prefix("best", self.best_state)
 
     def _load(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> int:
@@ -491,7 +498,7 @@ class PhaseRun:
             self._load_optimizer(under("optimizer", tensors))
             if self.average:
                 self.average.load(under("average", tensors))
-            self.best_state = under("best", tensors)
+            self.best_state, self.started = under("best", tensors), tensors.get("started")
             self.best, self.stale = float(meta["best"]), meta["stale"]
             self.steps, self.bad_steps = meta["steps"], meta["bad_steps"]
         return int(meta["epoch"])

@@ -27,6 +27,7 @@ from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.checkpoint import under, with_prefix
 from gppvae.training.folder import RunFolder
 from gppvae.training.loop import Validate
+from gppvae.training.validated import Validated
 
 
 @dataclass(eq=False, repr=False)
@@ -93,8 +94,9 @@ class CVAE(Estimator):
         held_out = Epoch(data, rows, self._rows_per_batch, None, self._torch_device())
 
         @torch.no_grad()
-        def validate(inference: Inference, train: Epoch) -> dict[str, float]:
-            return {"valid_nelbo": -conditional_elbo(model, replace(held_out, world=train.world))}
+        def validate(inference: Inference, train: Epoch) -> Validated:
+            bound = conditional_elbo(model, replace(held_out, world=train.world))
+            return Validated.by_one_number("valid_nelbo", -bound)
 
         return validate
 

@@ -1,0 +1,29 @@
+"""Columns that repeat: what every kernel that reads them says of one period holds of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gppvae.kernels.base import Leaf
+from gppvae.kernels.stationary import Periodic
+
+CLOSE = 1e-6  # to a whole number of periods
+
+
+def nested_periods(leaves: Iterable[Leaf], column: str) -> list[float]:
+    """Periods of a column that only Periodic leaves read, in rising order: the column repeats after the last.
+
+    Empty for a column that another leaf reads too, or whose longest period is no multiple of the others.
+    """
+    readers = [leaf for leaf in leaves if column in leaf.columns_read]
+    periods = sorted({leaf.period for leaf in readers if isinstance(leaf, Periodic)})
+    counts = [periods[-1] / period for period in periods]
+    repeats = all(abs(count - round(count)) < CLOSE for count in counts)
+    return periods if repeats and all(isinstance(leaf, Periodic) for leaf in readers) else []
+
+
+def one_period(low: float, high: float, period: float) -> tuple[float, float]:
+    """Ends of the one period that is shown of values from `low` to `high`; several periods are shown as the first."""
+    if (low >= 0.0 and high <= period) or high - low > period:
+        return 0.0, period
+    return low, low + period
