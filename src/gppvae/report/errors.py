@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Batch, Epoch
-from gppvae.data.sizes import SIZE
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.validation import mean_error
@@ -28,23 +27,6 @@ def error_words(model: GPPVAE) -> tuple[str, str]:
     """Names of this model's error: for the head of a column, and for the start of a sentence."""
     name = model.model_.autoencoder.likelihood.values.error_name
     return ERRORS.get(name, (name, f"Mean {name}"))
-
-
-@torch.no_grad()
-def at_their_sizes(model: GPPVAE, samples: Any, table: Table, index: np.ndarray) -> Table:
-    """Rows with the size of each sample of counts, so that predictions can be compared with the samples.
-
-    Args:
-        samples: all of them.  table: the rows at `index`.
-    """
-    likelihood = model.model_.autoencoder.likelihood.values
-    if not isinstance(likelihood, Counts) or not likelihood.needs_totals:
-        return table
-    y, mask = Samples(samples, model.channels, model.scale, model.missing).read(torch.from_numpy(index))
-    device = likelihood.typical.device
-    sizes = likelihood.sizes(y.to(device), None if mask is None else mask.to(device), None)
-    assert sizes is not None
-    return Table(table.columns | {SIZE: sizes.double().cpu().numpy()})
 
 
 @torch.no_grad()
