@@ -210,7 +210,7 @@ def test_simple_answers_are_at_the_sizes_of_the_samples_too(by_column: GPPVAE, b
             else:
                 line = {(below or above)[-1 if below else 0]: 1.0}
             nearest = min(train, key=lambda t: abs(table["place"][t] - table["place"][n]))
-            for name, rows in zip(answers, ({t: 1.0 for t in train}, {nearest: 1.0}, line), strict=True):
+            for name, rows in zip(answers, (dict.fromkeys(train, 1.0), {nearest: 1.0}, line), strict=True):
                 total = sum(rows.values())
                 found = sum(w * counts[t] for t, w in rows.items()) / total
                 one_more = (found + share) * found.sum() / (found.sum() + 1.0)

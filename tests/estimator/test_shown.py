@@ -8,6 +8,7 @@ import pytest
 
 from gppvae import GPPVAE, VAE, Prediction
 from gppvae.estimator.comparison import Comparison
+from gppvae.estimator.described import natural_order
 from tiny import KERNEL, held_out
 
 
@@ -86,3 +87,8 @@ def test_the_report_is_a_method(fitted, tmp_path: Path) -> None:
     page = model.report(tmp_path, train=train, test=test, title="Mine")
     assert page == tmp_path / "report.html"
     assert "<h1>Mine</h1>" in page.read_text("utf-8")
+
+
+def test_ids_are_in_the_order_that_people_expect() -> None:
+    names = ["patient 10", "patient 2", "12", "3", "b", "a9", "a10", ""]
+    assert natural_order(names) == ["", "3", "12", "a9", "a10", "b", "patient 2", "patient 10"]

@@ -85,16 +85,7 @@ class Comparison:
 
 def compare(model: Measuring, training: tuple[Samples, Table], held: tuple[Samples, Table]) -> Comparison:
     """Compare the model's predictions at held-out rows with the simple answers; log it, and warn when it loses."""
-    picked = np.arange(0, len(held[0]), -(-len(held[0]) // MOST_ROWS))
-    wanted = at_their_sizes(model, held[0], held[1].take(picked), picked)
-    y, mask = held[0].read(torch.from_numpy(picked))
-    predicted = from_input_layout(np.asarray(model.predict(wanted).mean), model.layout_)
-    errors = {MODEL: _error(model, y, predicted, mask)}
-    errors |= {name: _error(model, y, answer, mask) for name, answer in simple_answers(model, training, wanted)}
-    likelihood = model._autoencoder.likelihood.values
-    found = Comparison(
-        errors, len(picked), VARIANCE if isinstance(likelihood, ScaledGaussian) else likelihood.error_name
-    )
+    found = compared(model, training, held)
     if first_process():
         log.info("%s", found)
         if found.loses:
@@ -104,6 +95,20 @@ def compare(model: Measuring, training: tuple[Samples, Table], held: tuple[Sampl
                 found.best_simple,
             )
     return found
+
+
+def compared(model: Measuring, training: tuple[Samples, Table] | None, held: tuple[Samples, Table]) -> Comparison:
+    """Errors of the model and of the simple answers at held-out rows; of the model alone without training data."""
+    picked = np.arange(0, len(held[0]), -(-len(held[0]) // MOST_ROWS))
+    wanted = at_their_sizes(model, held[0], held[1].take(picked), picked)
+    y, mask = held[0].read(torch.from_numpy(picked))
+    predicted = from_input_layout(np.asarray(model.predict(wanted).mean), model.layout_)
+    errors = {MODEL: _error(model, y, predicted, mask)}
+    if training is not None:
+        errors |= {name: _error(model, y, answer, mask) for name, answer in simple_answers(model, training, wanted)}
+    likelihood = model._autoencoder.likelihood.values
+    measure = VARIANCE if isinstance(likelihood, ScaledGaussian) else likelihood.error_name
+    return Comparison(errors, len(picked), measure)
 
 
 def _error(model: Measuring, y: torch.Tensor, answer: np.ndarray, mask: torch.Tensor | None) -> float:
@@ -184,9 +189,10 @@ def _weighted_rows(model: Measuring, table: Table, wanted: Table) -> Iterator[tu
     for leaf in (objects, view):
         if leaf is not None:
             alike = wanted.ids(leaf.column)[:, None] == table.ids(leaf.column)[None, :]
-            yield f"mean of the {leaf.column}", [
-                _even(_spread(np.flatnonzero(row))) if row.any() else everything for row in alike
-            ]
+            names = wanted.ids(leaf.column).tolist()
+            own = {name: np.flatnonzero(row) for name, row in zip(names, alike, strict=True)}
+            means = {name: _even(_spread(rows)) if len(rows) else everything for name, rows in own.items()}
+            yield f"mean of the {leaf.column}", [means[name] for name in names]
             same = alike if leaf is objects else same
     numeric = next((leaf for leaf in leaves if isinstance(leaf, NumericLeaf) and _complete(leaf, table, wanted)), None)
     if numeric is not None:
@@ -237,11 +243,11 @@ def _neighbours(at: float, values: np.ndarray, allowed: np.ndarray, period: floa
 
 def _blend(samples: Samples, rows: list[Weights]) -> np.ndarray:
     """Weighted means of training samples, one per entry; values that are missing there do not count."""
-    found = []
-    for index, weights in rows:
+    found: dict[int, np.ndarray] = {}  # by entry: rows of one object share theirs
+    for index, weights in {id(entry): entry for entry in rows}.values():
         y, mask = samples.read(torch.from_numpy(index))
         seen = np.ones(y.shape) if mask is None else mask.numpy().astype(np.float64)
         weight = weights.reshape(-1, *(1 for _ in samples.shape)) * seen
         total = weight.sum(0)
-        found.append((y.numpy() * weight).sum(0) / np.where(total > 0, total, 1.0))
-    return np.stack(found)
+        found[id(index)] = (y.numpy() * weight).sum(0) / np.where(total > 0, total, 1.0)
+    return np.stack([found[id(index)] for index, _ in rows])

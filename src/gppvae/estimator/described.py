@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gppvae.inference import INFERENCES
@@ -11,6 +13,7 @@ from gppvae.kernels.stationary import StationaryLeaf
 if TYPE_CHECKING:
     from gppvae.estimator.gppvae import GPPVAE
 
+PIECES = re.compile(r"([^0-9]*)([0-9]*)")  # text, then digits
 MAX_NUMBERS = 4  # of one parameter of a kernel, to be shown
 
 
@@ -76,7 +79,7 @@ def learned_words(part: Leaf | Scale) -> str:
     if isinstance(part, StationaryLeaf):
         words = [f"length scale {_numbers(part.base.lengthscale)}"]
         words += [f"alpha {_numbers(part.base.alpha)}"] if hasattr(part.base, "alpha") else []
-        return ", ".join([*words, f"{part.rank} {'functions' if part.series else 'inducing points'}"])
+        return ", ".join([*words, f"{part.rank} {'basis functions' if part.series else 'inducing points'}"])
     words = [f"{len(part.levels)} levels"] if isinstance(part, IdLeaf) else []
     # Only small parameters are shown, under their names in the class.
     words += [f"{name} {_numbers(p)}" for name, p in part.named_parameters() if p.numel() <= MAX_NUMBERS]
@@ -93,11 +96,16 @@ def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
     found: dict[str, str] = {}
     for leaf in model.prior_.leaves():
         if isinstance(leaf, IdLeaf):
-            names = ", ".join(leaf.levels[:4]) + (", ..." if len(leaf.levels) > 4 else "")
+            names = ", ".join(natural_order(leaf.levels)[:4]) + (", ..." if len(leaf.levels) > 4 else "")
             found[leaf.column] = f"{len(leaf.levels)} ids ({names})"
         for position, name in enumerate(leaf.columns_read):
             found.setdefault(name, _span(leaf, position))
     return list(found.items())
+
+
+def natural_order(names: Iterable[str]) -> list[str]:
+    """Names in the order that people expect: 2 before 10."""
+    return sorted(names, key=lambda name: [(word, len(digits), digits) for word, digits in PIECES.findall(name)])
 
 
 def _span(leaf: Leaf, position: int) -> str:
