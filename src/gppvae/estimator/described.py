@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gppvae.inference import INFERENCES
-from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned, Scale
+from gppvae.kernels import IdLeaf, InducingLeaf, Kernel, Leaf, Learned, Scale, Sum
 from gppvae.kernels.stationary import StationaryLeaf
 
 if TYPE_CHECKING:
@@ -60,9 +60,23 @@ def kernel_label(model: GPPVAE, part: Leaf | Scale) -> str:
 def kernel_text(model: GPPVAE) -> str:
     """The kernel as written; groups of latents one after the other."""
     groups = model.prior_.groups
-    if len(groups) == 1 and groups[0].kernel is not None:
-        return groups[0].kernel.text()
-    return "; ".join(f"{group.n_latents} latents: {group.kernel or 'no kernel'}" for group in groups)
+    texts = ["no kernel" if group.kernel is None else as_written(group.kernel) for group in groups]
+    if len(groups) == 1:
+        return texts[0]
+    return "; ".join(f"{group.n_latents} latents: {text}" for group, text in zip(groups, texts, strict=True))
+
+
+def as_written(kernel: Kernel) -> str:
+    """The kernel without the amplitudes of 1 that every summand of a sum has by itself."""
+    if not isinstance(kernel, Sum):
+        return kernel.text()
+    left, right = (_summand(part) for part in (kernel.left, kernel.right))
+    return f"{left} + {f'({right})' if isinstance(kernel.right, Sum) else right}"
+
+
+def _summand(kernel: Kernel) -> str:
+    plain = isinstance(kernel, Scale) and kernel.initial == 1.0
+    return kernel.kernel.text() if plain and not isinstance(kernel.kernel, Scale | Sum) else as_written(kernel)
 
 
 def _name(part: Leaf | Scale) -> str:
