@@ -80,7 +80,7 @@ class Comparison:
         fits = isinstance(errors, dict) and MODEL in errors and len(errors) > 1
         if not fits or not all(isinstance(e, float) and 0.0 <= e < math.inf for e in errors.values()):
             raise ValueError("a comparison must have finite errors by name")
-        return cls(errors, int(saved["n_rows"]), str(saved["measure"]))
+        return cls(errors, int(saved["n_rows"]), str(saved.get("measure", VARIANCE)))  # 0.2.0 wrote none
 
 
 def compare(model: Measuring, training: tuple[Samples, Table], held: tuple[Samples, Table]) -> Comparison:
@@ -90,9 +90,8 @@ def compare(model: Measuring, training: tuple[Samples, Table], held: tuple[Sampl
         log.info("%s", found)
         if found.loses:
             log.warning(
-                "at held-out rows the simple answer '%s' has a smaller error than the model; train longer (epochs), "
-                "give more latents (latent_dim), or choose a kernel that reads other columns",
-                found.best_simple,
+                f"at held-out rows the simple answer '{found.best_simple}' has a smaller error than the model; "
+                "train longer (epochs), give more latents (latent_dim), or choose a kernel that reads other columns"
             )
     return found
 
