@@ -37,6 +37,27 @@ def test_fits_in_two_threads_are_those_of_one() -> None:
         np.testing.assert_array_equal(together[n], expected)
 
 
+def test_a_prediction_is_not_disturbed_by_draws_in_another_thread() -> None:
+    images, table = spots(4, 6)
+    settings = {"latent_dim": 2, "network": "mlp", "width": 8, "batch_size": 8, "epochs": 2, "inference": "global"}
+    model = GPPVAE(KERNEL, **settings).fit(images, table, progress=False)
+    model.add_objects(images[:1], {"spot": ["new"], "angle": [0.0]})
+    wanted = {"spot": ["new"] * 6, "angle": np.arange(6) * 60.0}
+    alone, stop = model.predict(wanted).mean, threading.Event()
+
+    def draw() -> None:
+        while not stop.is_set():
+            model.predict(wanted, n_samples=8)
+
+    other = threading.Thread(target=draw)
+    other.start()
+    found = [model.predict(wanted).mean for _ in range(300)]
+    stop.set()
+    other.join(timeout=60)
+    for mean in found:
+        np.testing.assert_array_equal(mean, alone)
+
+
 def test_no_module_of_the_library_seeds_the_global_generators() -> None:
     seeds = re.compile(r"(?<!Generator\(\)\.)\bmanual_seed\(|np\.random\.seed\(|random\.seed\(|set_rng_state\(")
     found = {

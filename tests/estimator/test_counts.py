@@ -192,3 +192,33 @@ def test_the_command_line_takes_a_column_of_sizes(tmp_path: Path) -> None:
     assert model.prior_.size_column == "depth" and model.resolved_["likelihood"]["size"] == "depth"
     refused = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "other"), "--likelihood", "gaussian"])
     assert refused.exit_code == 2 and "sizes belong to the likelihoods" in refused.stderr
+
+
+def test_simple_answers_are_at_the_sizes_of_the_samples_too(by_column: GPPVAE, by_total: GPPVAE) -> None:
+    counts, table = cells()
+    for model, size in ((by_column, table["depth"]), (by_total, counts.sum(1).clip(1))):
+        answers: dict[str, list[np.ndarray]] = {"mean": [], "nearest sample": [], "linear in place": []}
+        train = np.flatnonzero(TRAIN)
+        share = counts[train].mean(0) / counts[train].mean(0).sum()
+        for n in np.flatnonzero(TEST):
+            below = [t for t in train if table["place"][t] <= table["place"][n]]
+            above = [t for t in train if table["place"][t] >= table["place"][n]]
+            if below and above:
+                a, b = below[-1], above[0]
+                weight = (table["place"][n] - table["place"][a]) / (table["place"][b] - table["place"][a])
+                line = {a: 1.0 - weight, b: weight}
+            else:
+                line = {(below or above)[-1 if below else 0]: 1.0}
+            nearest = min(train, key=lambda t: abs(table["place"][t] - table["place"][n]))
+            for name, rows in zip(answers, (dict.fromkeys(train, 1.0), {nearest: 1.0}, line), strict=True):
+                total = sum(rows.values())
+                found = sum(w * counts[t] for t, w in rows.items()) / total
+                one_more = (found + share) * found.sum() / (found.sum() + 1.0)
+                answers[name].append(one_more * size[n] / (sum(w * size[t] for t, w in rows.items()) / total))
+        compared = model.comparison_
+        assert compared is not None and compared.measure == "deviance" and "(deviance)" in str(compared)
+        for name, found in answers.items():
+            assert compared.errors[name] == pytest.approx(deviance(counts[TEST], np.stack(found)), rel=1e-4), name
+        logged = [row["valid_deviance_prediction"] for row in model.history_ if "valid_deviance_prediction" in row]
+        assert compared.error == pytest.approx(logged[-1], rel=1e-3)
+        assert not compared.loses

@@ -105,6 +105,7 @@ def test_simple_answers_against_loops(fitted: GPPVAE) -> None:
 def test_a_fit_that_loses_says_so(caplog: pytest.LogCaptureFixture) -> None:
     errors = {"model": 0.5, "mean": 1.0, "nearest sample": 0.4}
     lost = Comparison(errors, 9)
+    assert Comparison.from_json({"errors": errors, "n_rows": 9}) == lost == Comparison.from_json(lost.to_json())
     assert lost.loses and lost.best_simple == "nearest sample" and not Comparison(errors | {"model": 0.3}, 9).loses
     noise = RNG.normal(size=(60, 5)).astype(np.float32)
     with caplog.at_level(logging.WARNING, "gppvae"):

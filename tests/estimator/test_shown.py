@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from gppvae.estimator.described import as_written, natural_order
 
 from gppvae import GPPVAE, VAE, Prediction
 from gppvae.estimator.comparison import Comparison
+from gppvae.kernels import parse_kernel, with_amplitudes
 from tiny import KERNEL, held_out
 
 
@@ -86,3 +88,25 @@ def test_the_report_is_a_method(fitted, tmp_path: Path) -> None:
     page = model.report(tmp_path, train=train, test=test, title="Mine")
     assert page == tmp_path / "report.html"
     assert "<h1>Mine</h1>" in page.read_text("utf-8")
+
+
+def test_ids_are_in_the_order_that_people_expect() -> None:
+    names = ["patient 10", "patient 2", "12", "3", "b", "a9", "a10", ""]
+    assert natural_order(names) == ["", "3", "12", "a9", "a10", "b", "patient 2", "patient 10"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RBF('age') + Learned('who', dim=3) * RBF('age')",
+        "RBF('age') + Constant() + 2.0 * Linear('age')",
+        "RBF('age') + (Constant() + Linear('age'))",
+        "1.0 * RBF('age')",
+        "1.0 * (RBF('age') + Constant()) + Linear('age')",
+        "Learned('who', dim=3) * RBF('age')",
+    ],
+)
+def test_a_kernel_is_shown_as_it_was_written(text: str) -> None:
+    shown = as_written(with_amplitudes(parse_kernel(text)))
+    assert shown == text
+    assert with_amplitudes(parse_kernel(shown)).text() == with_amplitudes(parse_kernel(text)).text()

@@ -323,3 +323,15 @@ def test_columns_that_do_not_apply_are_missing_in_rows_and_paths() -> None:
     np.testing.assert_allclose(means[1], model.predict(table.iloc[3:4]).mean[0], atol=1e-5)
     with pytest.raises(ValueError, match=r"column 'years' must be finite.* 0 where it does not apply"):
         answers.path({"row": healthy, "column": "sick"})
+
+
+def test_named_values_are_found_by_their_names() -> None:
+    from gppvae.explore.objects import values
+
+    content = b'age,"iron, total",who,zinc\r\n50,1.5,ann,2.5\r\n60,3.5,ann,4.5\r\n'
+    np.testing.assert_array_equal(values(content, (2,), "file 1", ["zinc", "iron, total"]), [[2.5, 1.5], [4.5, 3.5]])
+    with pytest.raises(ValueError, match="expected a column 'urea' in the first line of file 1, got none"):
+        values(content, (2,), "file 1", ["zinc", "urea"])
+    with pytest.raises(ValueError, match="expected lines of 2 numbers in file 1"):
+        values(b"zinc,urea\n1\n", (2,), "file 1", ["zinc", "urea"])
+    np.testing.assert_array_equal(values(b"1,2\n", (2,), "file 1", ["zinc", "urea"]), [[1.0, 2.0]])

@@ -80,10 +80,12 @@ def test_results_stand_beside_the_simple_answers_of_the_fit(vectors, tmp_path: P
     loaded = GPPVAE.load(tmp_path)
     loaded.comparison_ = Comparison({"model": 0.5, "nearest row": 0.25, "mean": 0.75}, 9)
     text = write_report(tmp_path, loaded).read_text("utf-8")
-    assert "does not beat the nearest row" in text
+    assert "does not beat the simple answer \u201cnearest row\u201d" in text
     assert '<td>nearest row</td><td class="num">0.25</td>' in text
     loaded.comparison_ = Comparison({"model": 0.125, "nearest row": 0.25, "mean": 0.75}, 9)
-    assert "The best simple answer, the nearest row, has 2 times" in write_report(tmp_path, loaded).read_text("utf-8")
+    assert "The best simple answer, \u201cnearest row\u201d, has 2 times" in write_report(tmp_path, loaded).read_text(
+        "utf-8"
+    )
 
 
 def test_ids_that_the_model_does_not_know_are_left_out(vectors, tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_ids_that_the_model_does_not_know_are_left_out(vectors, tmp_path: Path) 
     strange = table.assign(subject=["new", *table["subject"].iloc[1:]])
     model.save(tmp_path)
     text = write_report(tmp_path, model, train=train, test=(y, strange)).read_text("utf-8")
-    assert f"Mean squared error at {len(table) - 1} rows" in text
+    assert f"each value in units of its variance, at {len(table) - 1} rows" in text
 
 
 def test_the_turntable_opens_on_a_held_out_or_uncertain_cell() -> None:
@@ -133,8 +135,11 @@ def test_cases_and_coverage_by_hand() -> None:
     order = np.argsort(errors)
     assert {row for kind, row in cases if kind == "worst"} == set(order[-2:])
     assert {row for kind, row in cases if kind == "best"} == set(order[:2])
-    assert coverage_reading(0.9, 0.9, 100) == "about right"
-    assert (coverage_reading(0.6, 0.9, 400), coverage_reading(1.0, 0.8, 400)) == ("too narrow", "too wide")
+    assert coverage_reading({0.5: 0.5, 0.9: 0.9}, 100) == "about right"
+    assert coverage_reading({0.5: 0.5, 0.9: 0.6}, 400) == "too narrow"
+    assert coverage_reading({0.5: 0.8, 0.9: 0.93}, 400) == "too wide"  # by the 50 % intervals alone
+    assert coverage_reading({0.5: 0.8, 0.9: 0.7}, 400) == "wrong in shape"
+    assert coverage_reading({0.5: float("nan"), 0.9: 0.9}, 400) == "nothing observed"
 
 
 def test_rows_of_which_nothing_was_observed_are_no_cases() -> None:
@@ -176,3 +181,16 @@ def test_a_switch_may_be_drawn_along() -> None:
     model = GPPVAE("Linear(degree) * RBF(years)", latent_dim=1, epochs=2, batch_size=16).fit(y, table, progress=False)
     plot = plot_along(model, (y, table), None)
     assert plot is not None and "along degree" in plot.caption and "nan" not in plot.charts[0].body
+
+
+def test_all_simple_answers_stand_beside_the_model_at_test_rows(vectors, tmp_path: Path) -> None:
+    _, model, train, test = vectors
+    model.save(tmp_path)
+    text = write_report(tmp_path, model, train=train, test=test).read_text("utf-8")
+    rows = {name: float(value) for name, value in re.findall(r'<td>([^<]*)</td><td class="num">([\d.]+)</td>', text)}
+    assert {"GPPVAE", "mean", "mean of the subject", "nearest sample", "linear in age"} <= set(rows)
+    unit = train[0].std(axis=0)  # population standard deviation, as the likelihood measures it
+    mean = np.mean(((test[0] - train[0].mean(0)) / unit) ** 2)
+    assert rows["mean"] == pytest.approx(mean, rel=1e-2)
+    alone = write_report(tmp_path, model, test=test).read_text("utf-8")
+    assert "GPPVAE" in alone and "mean of the subject" not in alone

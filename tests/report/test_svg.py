@@ -121,3 +121,17 @@ def test_a_plot_is_one_file_that_needs_no_page(tmp_path: Path) -> None:
     assert "prefers-color-scheme:dark" in style and "--k0" in style
     assert "4 charts" in repr(plot)
     assert "Four &amp; more" in plot._repr_html_()
+
+
+def test_long_titles_are_broken_not_cut() -> None:
+    title = "urea 0: what Learned(subject) * RBF(age) does"
+    chart, short = (line_chart([Series([0.0, 1.0], [0.0, 1.0])], t, width=200) for t in (title, "urea 0"))
+    lines = [element.text or "" for element in of_class(chart, "text", "bold")]
+    assert len(lines) > 1 and " ".join(lines) == title
+    assert chart.height == short.height + 14 * (len(lines) - 1)
+
+
+def test_a_band_ends_where_values_end() -> None:
+    (band,) = of_class(line_chart([Series([0.0, 1.0], [1.0, 2.0], std=[1.0, 0.5], least=0.0)]), "polygon", "band")
+    corners = [float(pair.split(",")[1]) for pair in (band.get("points") or "").split()]
+    assert is_affine(corners, [3.0, 3.0, 1.0, 0.0])

@@ -12,9 +12,13 @@ import numpy as np
 import torch
 
 from gppvae.data.arrays import Samples, from_input_layout
+from gppvae.data.sizes import SIZE
 from gppvae.data.table import Table
 from gppvae.estimator.simple_answers import view_distance
 from gppvae.kernels import IdLeaf, Learned, NumericLeaf, Periodic
+from gppvae.likelihoods.counts import Counts
+from gppvae.likelihoods.scaled import ScaledGaussian
+from gppvae.likelihoods.values import Likelihood
 from gppvae.training.distributed import first_process
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gppvae")
 
-MODEL = "model"
+MODEL, VARIANCE = "model", "variance"
 MOST_ROWS = 256  # that are compared
 MOST_AVERAGED = 512  # training rows in a mean
 Weights = tuple[np.ndarray, np.ndarray]  # positions of training rows and their weights, for one wanted row
@@ -30,14 +34,17 @@ Weights = tuple[np.ndarray, np.ndarray]  # positions of training rows and their 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Errors at held-out rows: mean squared, each value in units of its variance in the training data.
+    """Mean errors at held-out rows, of the model and of the simple answers.
 
     Attributes:
         errors: by name, the model's under "model".  n_rows: how many rows were compared.
+        measure: "variance", squared errors in units of each value's variance in the training data; or the name of the
+            likelihood's own error: "mse", or "deviance" for counts, with every answer at the size of the sample.
     """
 
     errors: dict[str, float]
     n_rows: int
+    measure: str = VARIANCE
 
     @property
     def error(self) -> float:
@@ -54,12 +61,17 @@ class Comparison:
         """Whether a simple answer is better than the model."""
         return self.errors[self.best_simple] < self.error
 
+    @property
+    def unit(self) -> str:
+        """What the errors are measured in, to be said after a number."""
+        return "of the variance" if self.measure == VARIANCE else f"({self.measure})"
+
     def __str__(self) -> str:
         others = ", ".join(f"{name} {error:.3g}" for name, error in self.errors.items() if name != MODEL)
-        return f"error at {self.n_rows} held-out rows {self.error:.3g} of the variance; simple answers: {others}"
+        return f"error at {self.n_rows} held-out rows {self.error:.3g} {self.unit}; simple answers: {others}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"errors": self.errors, "n_rows": self.n_rows}
+        return {"errors": self.errors, "n_rows": self.n_rows, "measure": self.measure}
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> Comparison:
@@ -67,34 +79,55 @@ class Comparison:
         fits = isinstance(errors, dict) and MODEL in errors and len(errors) > 1
         if not fits or not all(isinstance(e, float) and 0.0 <= e < math.inf for e in errors.values()):
             raise ValueError("a comparison must have finite errors by name")
-        return cls(errors, int(saved["n_rows"]))
+        return cls(errors, int(saved["n_rows"]), str(saved.get("measure", VARIANCE)))  # 0.2.0 wrote none
 
 
 def compare(model: Measuring, training: tuple[Samples, Table], held: tuple[Samples, Table]) -> Comparison:
     """Compare the model's predictions at held-out rows with the simple answers; log it, and warn when it loses."""
-    picked = np.arange(0, len(held[0]), -(-len(held[0]) // MOST_ROWS))
-    wanted = held[1].take(picked)
-    y, mask = held[0].read(torch.from_numpy(picked))
-    unit = model._unit()
-    predicted = from_input_layout(np.asarray(model.predict(wanted).mean), model.layout_)
-    answers = simple_answers(model, training, wanted)
-    errors = {MODEL: _error(y.numpy(), predicted, mask, unit)}
-    errors |= {name: _error(y.numpy(), answer, mask, unit) for name, answer in answers}
-    found = Comparison(errors, len(picked))
+    found = compared(model, training, held)
     if first_process():
         log.info("%s", found)
         if found.loses:
             log.warning(
-                "at held-out rows the simple answer '%s' has a smaller error than the model; train longer (epochs), "
-                "give more latents (latent_dim), or choose a kernel that reads other columns",
-                found.best_simple,
+                f"at held-out rows the simple answer '{found.best_simple}' has a smaller error than the model; "
+                "train longer (epochs), give more latents (latent_dim), or choose a kernel that reads other columns"
             )
     return found
 
 
-def _error(y: np.ndarray, answer: np.ndarray, mask: torch.Tensor | None, unit: np.ndarray) -> float:
-    squares = np.square((y.astype(np.float64) - answer) / unit)
-    return float(squares.mean() if mask is None else squares[mask.numpy()].mean())
+def compared(model: Measuring, training: tuple[Samples, Table] | None, held: tuple[Samples, Table]) -> Comparison:
+    """Errors of the model and of the simple answers at held-out rows; of the model alone without training data."""
+    picked = np.arange(0, len(held[0]), -(-len(held[0]) // MOST_ROWS))
+    wanted = at_their_sizes(model, held[0], held[1].take(picked), picked)
+    y, mask = held[0].read(torch.from_numpy(picked))
+    predicted = from_input_layout(np.asarray(model.predict(wanted).mean), model.layout_)
+    errors = {MODEL: _error(model, y, predicted, mask)}
+    if training is not None:
+        errors |= {name: _error(model, y, answer, mask) for name, answer in simple_answers(model, training, wanted)}
+    likelihood = model._autoencoder.likelihood.values
+    measure = VARIANCE if isinstance(likelihood, ScaledGaussian) else likelihood.error_name
+    return Comparison(errors, len(picked), measure)
+
+
+def _error(model: Measuring, y: torch.Tensor, answer: np.ndarray, mask: torch.Tensor | None) -> float:
+    """The likelihood's own error over the observed values; squared ones in units of the values."""
+    likelihood = model._autoencoder.likelihood.values
+    unit = torch.from_numpy(model._unit())
+    parts = (part.double() / unit for part in (y, torch.tensor(answer)))
+    errors = likelihood.error(*parts)
+    return float(errors.mean() if mask is None else errors[mask].mean())
+
+
+@torch.no_grad()
+def at_their_sizes(model: Measuring, samples: Samples, table: Table, index: np.ndarray) -> Table:
+    """Rows with the size of each sample of counts, so that predictions can be compared with the samples.
+
+    Args:
+        samples: all of them.  table: the rows at `index`.
+    """
+    likelihood = model._autoencoder.likelihood.values
+    totals = isinstance(likelihood, Counts) and likelihood.needs_totals
+    return Table(table.columns | {SIZE: _sizes(likelihood, samples, table, index)}) if totals else table
 
 
 def simple_answers(
@@ -103,21 +136,61 @@ def simple_answers(
     """Predictions that need no model, by name: what the kernel's columns allow.
 
     Args:
-        training: samples and table.  wanted: rows to answer.
+        training: samples and table.  wanted: rows to answer; counts with sizes are answered at the sizes there.
     """
     samples, table = training
+    likelihood = model._autoencoder.likelihood.values
+    column = next((name for name in (SIZE, likelihood.size_column) if name in wanted.columns), None)
+    mean: np.ndarray | None = None  # the first of the answers
+    for name, rows in _weighted_rows(model, table, wanted):
+        answer = _blend(samples, rows)
+        mean = answer[0] if mean is None else mean
+        if isinstance(likelihood, Counts):
+            answer = _one_count_more(answer, mean)
+        if column is not None:
+            own = [np.average(_sizes(likelihood, samples, table.take(i), i), weights=w) for i, w in rows]
+            ratio = wanted.numeric((column,))[:, 0] / np.array(own)
+            answer = answer * ratio.reshape(-1, *(1 for _ in samples.shape))
+        yield name, np.broadcast_to(answer, (len(wanted), *samples.shape))
+
+
+def _one_count_more(counts: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Counts of the same totals after one more was counted at the mean rates.
+
+    The deviance of a count that was predicted to be zero is infinite; this keeps one sample as an answer from that.
+    """
+    totals = counts.reshape(len(counts), -1).sum(1).reshape(-1, *(1 for _ in mean.shape))
+    share = mean / max(float(mean.sum()), 1e-12)
+    return (counts + share) * totals / (totals + 1.0)
+
+
+def _sizes(likelihood: Likelihood, samples: Samples, table: Table, index: np.ndarray) -> np.ndarray:
+    """Sizes of samples of counts, (n,): their totals, or as the table's rows, those at `index`, give them."""
+    if likelihood.size_column is not None:
+        return table.numeric((likelihood.size_column,))[:, 0]
+    y, mask = samples.read(torch.from_numpy(index))
+    device = next(iter(likelihood.buffers())).device
+    found = likelihood.sizes(y.to(device), None if mask is None else mask.to(device), None)
+    assert found is not None
+    return found.double().cpu().numpy()
+
+
+def _weighted_rows(model: Measuring, table: Table, wanted: Table) -> Iterator[tuple[str, list[Weights]]]:
+    """The training rows that each simple answer averages, for every wanted row, or once for all of them."""
     leaves = model.prior_.leaves()
     ids = [leaf for leaf in leaves if isinstance(leaf, IdLeaf)]
     objects = max(ids, key=lambda leaf: (isinstance(leaf, Learned), len(leaf.levels)), default=None)
     view = next((leaf for leaf in ids if objects is not None and leaf.column != objects.column), None)
     everything = _even(_spread(np.arange(len(table))))
-    yield "mean", np.repeat(_blend(samples, [everything]), len(wanted), axis=0)
+    yield "mean", [everything]
     same = np.ones((len(wanted), len(table)), dtype=bool)  # (wanted, training): rows of the same object
     for leaf in (objects, view):
         if leaf is not None:
             alike = wanted.ids(leaf.column)[:, None] == table.ids(leaf.column)[None, :]
-            rows = [_even(_spread(np.flatnonzero(row))) if row.any() else everything for row in alike]
-            yield f"mean of the {leaf.column}", _blend(samples, rows)
+            names = wanted.ids(leaf.column).tolist()
+            own = {name: np.flatnonzero(row) for name, row in zip(names, alike, strict=True)}
+            means = {name: _even(_spread(rows)) if len(rows) else everything for name, rows in own.items()}
+            yield f"mean of the {leaf.column}", [means[name] for name in names]
             same = alike if leaf is objects else same
     numeric = next((leaf for leaf in leaves if isinstance(leaf, NumericLeaf) and _complete(leaf, table, wanted)), None)
     if numeric is not None:
@@ -127,10 +200,12 @@ def simple_answers(
         spread = np.where(b.std(0) > 0, b.std(0), 1.0)
         distance = sum(np.square(view_distance(a[:, c], b[:, c], period) / spread[c]) for c in range(len(names)))
         distance = np.where(same, np.sqrt(distance), np.inf)
-        yield "nearest sample", _blend(samples, [_even(np.array([row.argmin()])) for row in distance])
+        yield "nearest sample", [_even(np.array([row.argmin()])) for row in distance]
         if len(names) == 1:
-            pairs = [_neighbours(a[n, 0], b[:, 0], same[n], period) for n in range(len(wanted))]
-            yield f"linear in {names[0]}", _blend(samples, pairs)
+            yield (
+                f"linear in {names[0]}",
+                [_neighbours(a[n, 0], b[:, 0], same[n], period) for n in range(len(wanted))],
+            )
 
 
 def _complete(leaf: NumericLeaf, *tables: Table) -> bool:
@@ -166,11 +241,11 @@ def _neighbours(at: float, values: np.ndarray, allowed: np.ndarray, period: floa
 
 def _blend(samples: Samples, rows: list[Weights]) -> np.ndarray:
     """Weighted means of training samples, one per entry; values that are missing there do not count."""
-    found = []
-    for index, weights in rows:
+    found: dict[int, np.ndarray] = {}  # by entry: rows of one object share theirs
+    for index, weights in {id(entry): entry for entry in rows}.values():
         y, mask = samples.read(torch.from_numpy(index))
         seen = np.ones(y.shape) if mask is None else mask.numpy().astype(np.float64)
         weight = weights.reshape(-1, *(1 for _ in samples.shape)) * seen
         total = weight.sum(0)
-        found.append((y.numpy() * weight).sum(0) / np.where(total > 0, total, 1.0))
-    return np.stack(found)
+        found[id(index)] = (y.numpy() * weight).sum(0) / np.where(total > 0, total, 1.0)
+    return np.stack([found[id(index)] for index, _ in rows])

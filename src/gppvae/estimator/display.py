@@ -28,7 +28,7 @@ def fitted_text(model: Estimator) -> str:
     compared = getattr(model, "comparison_", None)
     if compared is not None:
         best = compared.best_simple
-        words.append(f"held-out error {compared.error:.4g} of the variance")
+        words.append(f"held-out error {compared.error:.4g} {compared.unit}")
         words.append(f"best simple answer {compared.errors[best]:.4g} ({best})")
     return "fitted: " + ", ".join(words)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gppvae.inference import INFERENCES
-from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned, Scale
+from gppvae.kernels import IdLeaf, InducingLeaf, Kernel, Leaf, Learned, Scale, Sum
 from gppvae.kernels.stationary import StationaryLeaf
 
 if TYPE_CHECKING:
     from gppvae.estimator.gppvae import GPPVAE
 
+PIECES = re.compile(r"([^0-9]*)([0-9]*)")  # text, then digits
 MAX_NUMBERS = 4  # of one parameter of a kernel, to be shown
 
 
@@ -57,9 +60,23 @@ def kernel_label(model: GPPVAE, part: Leaf | Scale) -> str:
 def kernel_text(model: GPPVAE) -> str:
     """The kernel as written; groups of latents one after the other."""
     groups = model.prior_.groups
-    if len(groups) == 1 and groups[0].kernel is not None:
-        return groups[0].kernel.text()
-    return "; ".join(f"{group.n_latents} latents: {group.kernel or 'no kernel'}" for group in groups)
+    texts = ["no kernel" if group.kernel is None else as_written(group.kernel) for group in groups]
+    if len(groups) == 1:
+        return texts[0]
+    return "; ".join(f"{group.n_latents} latents: {text}" for group, text in zip(groups, texts, strict=True))
+
+
+def as_written(kernel: Kernel) -> str:
+    """The kernel without the amplitudes of 1 that every summand of a sum has by itself."""
+    if not isinstance(kernel, Sum):
+        return kernel.text()
+    left, right = (_summand(part) for part in (kernel.left, kernel.right))
+    return f"{left} + {f'({right})' if isinstance(kernel.right, Sum) else right}"
+
+
+def _summand(kernel: Kernel) -> str:
+    plain = isinstance(kernel, Scale) and kernel.initial == 1.0
+    return kernel.kernel.text() if plain and not isinstance(kernel.kernel, Scale | Sum) else as_written(kernel)
 
 
 def _name(part: Leaf | Scale) -> str:
@@ -76,7 +93,7 @@ def learned_words(part: Leaf | Scale) -> str:
     if isinstance(part, StationaryLeaf):
         words = [f"length scale {_numbers(part.base.lengthscale)}"]
         words += [f"alpha {_numbers(part.base.alpha)}"] if hasattr(part.base, "alpha") else []
-        return ", ".join([*words, f"{part.rank} {'functions' if part.series else 'inducing points'}"])
+        return ", ".join([*words, f"{part.rank} {'basis functions' if part.series else 'inducing points'}"])
     words = [f"{len(part.levels)} levels"] if isinstance(part, IdLeaf) else []
     # Only small parameters are shown, under their names in the class.
     words += [f"{name} {_numbers(p)}" for name, p in part.named_parameters() if p.numel() <= MAX_NUMBERS]
@@ -93,11 +110,16 @@ def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
     found: dict[str, str] = {}
     for leaf in model.prior_.leaves():
         if isinstance(leaf, IdLeaf):
-            names = ", ".join(leaf.levels[:4]) + (", ..." if len(leaf.levels) > 4 else "")
+            names = ", ".join(natural_order(leaf.levels)[:4]) + (", ..." if len(leaf.levels) > 4 else "")
             found[leaf.column] = f"{len(leaf.levels)} ids ({names})"
         for position, name in enumerate(leaf.columns_read):
             found.setdefault(name, _span(leaf, position))
     return list(found.items())
+
+
+def natural_order(names: Iterable[str]) -> list[str]:
+    """Names in the order that people expect: 2 before 10."""
+    return sorted(names, key=lambda name: [(word, len(digits), digits) for word, digits in PIECES.findall(name)])
 
 
 def _span(leaf: Leaf, position: int) -> str:

@@ -75,7 +75,7 @@ def _samples(model: GPPVAE, file: Any, what: str) -> list[np.ndarray]:
         raise ValueError(f"expected the bytes of {what} in base64, got something else") from None
     if is_image(model.shape_):
         return [picture(content, model.shape_, what)]
-    return list(values(content, model.shape_, what))
+    return list(values(content, model.shape_, what, model.sample_names_))
 
 
 def picture(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
@@ -97,14 +97,19 @@ def picture(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
     return pixels.transpose(2, 0, 1) if channels == 3 else pixels[None]
 
 
-def values(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
-    """Rows of values, (n, K), from text with one sample per line, with or without a header line."""
+def values(content: bytes, shape: tuple[int, ...], what: str, names: list[str] | None = None) -> np.ndarray:
+    """Rows of values, (n, K), from text with one sample per line, with or without a header line.
+
+    Args:
+        names: of the values that the model was fitted to; a header line then says which column is which.
+    """
     try:
         lines = [line for line in csv.reader(io.StringIO(content.decode("utf-8-sig"))) if line]
     except (UnicodeDecodeError, csv.Error):
         raise ValueError(f"expected a CSV table of values in {what}, got something else") from None
     if lines and any(not _is_number(entry) for entry in lines[0]):
-        lines = lines[1:]
+        header, lines = lines[0], lines[1:]
+        lines = lines if names is None else _in_order(header, lines, names, what)
     wrong = next((line for line in lines if len(line) != shape[0] or not all(map(_is_number, line))), None)
     if wrong is not None or not lines:
         raise ValueError(
@@ -112,6 +117,18 @@ def values(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
             f"{'none' if wrong is None else f'a line of {len(wrong)} entries'}; one sample per line"
         )
     return np.array(lines, dtype=np.float64).astype(np.float32)
+
+
+def _in_order(header: list[str], lines: list[list[str]], names: list[str], what: str) -> list[list[str]]:
+    """The columns of the model's values, in the model's order; other columns are left out."""
+    places = {name.strip(): place for place, name in enumerate(header)}
+    missing = next((name for name in names if name not in places), None)
+    if missing is not None:
+        raise ValueError(
+            f"expected a column {missing!r:.60} in the first line of {what}, got none; name all {len(names)} values "
+            "there, or leave that line out and keep their order"
+        )
+    return [[line[places[name]] if places[name] < len(line) else "" for name in names] for line in lines]
 
 
 def _is_number(entry: str) -> bool:

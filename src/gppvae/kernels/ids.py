@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 
@@ -152,7 +153,7 @@ class Learned(IdLeaf):
         # The same of the trained vectors, (P, M, J); empty while they are point estimates.
         self.trained_root: Tensor
         self.register_buffer("trained_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
-        self._instead: Tensor | None = None  # what `using` puts in the place of x
+        self._instead: dict[int, Tensor] = {}  # by thread, what `using` puts in the place of x
 
     @property
     def rank(self) -> int:
@@ -195,21 +196,26 @@ class Learned(IdLeaf):
 
     def vectors(self) -> Tensor:
         """X, (P, M), in the order of `levels`; ids added after training come last."""
-        x = self.x if self._instead is None else self._instead
+        x = self._instead.get(threading.get_ident(), self.x)
         return nn.functional.normalize(x, dim=1) if self.normalize else x
 
     def factor(self, values: Tensor) -> Tensor:
-        rows = (self.x if self._instead is None else self._instead).index_select(0, values)
+        rows = self._instead.get(threading.get_ident(), self.x).index_select(0, values)
         return nn.functional.normalize(rows, dim=1) if self.normalize else rows
 
     @contextlib.contextmanager
     def using(self, vectors: Tensor) -> Iterator[None]:
-        """Other vectors instead of X, (P, M), as long as the context lasts."""
-        self._instead, before = vectors, self._instead
+        """Other vectors instead of X, (P, M), as long as the context lasts, in this thread only."""
+        own = threading.get_ident()
+        before = self._instead.get(own)
+        self._instead[own] = vectors
         try:
             yield
         finally:
-            self._instead = before
+            if before is None:
+                del self._instead[own]
+            else:
+                self._instead[own] = before
 
     @contextlib.contextmanager
     def with_covariance(self, covariance: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:

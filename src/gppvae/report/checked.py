@@ -12,7 +12,7 @@ from scipy.stats import norm
 from gppvae.data.arrays import Samples, from_input_layout
 from gppvae.data.table import Table, id_text
 from gppvae.estimator import GPPVAE, Prediction
-from gppvae.report.errors import at_their_sizes
+from gppvae.estimator.comparison import at_their_sizes
 
 Part = tuple[Any, Any]  # samples and their table
 DRAWS = 32
@@ -85,7 +85,8 @@ def channels_first(model: GPPVAE, array: Any) -> np.ndarray:
 
 def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
     """Predict the rows at `index` with draws, and read their samples."""
-    table = at_their_sizes(model, part[0], Table(part[1]).take(index), index)
+    data = Samples(part[0], model.channels, model.scale, model.missing)
+    table = at_their_sizes(model, data, Table(part[1]).take(index), index)
     drawn: Prediction = model.predict(table, n_samples=DRAWS)
     noisy: Prediction = model.predict(table, n_samples=DRAWS, include_noise=True)
     mean, spread, std = (channels_first(model, array) for array in (drawn.mean, drawn.std, noisy.std))

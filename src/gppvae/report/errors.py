@@ -1,72 +1,22 @@
-"""Errors at rows that were not trained on: squared, or the deviance of counts, each sample at its own size."""
+"""Errors at rows that were not trained on, in words."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
-
-from gppvae.data.arrays import Samples
-from gppvae.data.batches import Batch, Epoch
-from gppvae.data.sizes import SIZE
-from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
-from gppvae.estimator.validation import mean_error
-from gppvae.likelihoods.counts import Counts
-from gppvae.models.predict import PREDICT_ROWS, decode_mean
+from gppvae.estimator.comparison import VARIANCE
 
-MEAN = "mean of the training samples"
 ERRORS = {
+    VARIANCE: ("squared error", "Squared error, each value in units of its variance,"),
     "mse": ("MSE", "Mean squared error"),
     "deviance": ("deviance", "Mean Poisson deviance, each sample at its size,"),
 }
 
 
-def error_words(model: GPPVAE) -> tuple[str, str]:
-    """Names of this model's error: for the head of a column, and for the start of a sentence."""
-    name = model.model_.autoencoder.likelihood.values.error_name
-    return ERRORS.get(name, (name, f"Mean {name}"))
+def error_words(measure: str) -> tuple[str, str]:
+    """Names of an error: for the head of a column, and for the start of a sentence."""
+    return ERRORS.get(measure, (measure, f"Mean {measure}"))
 
 
-@torch.no_grad()
-def at_their_sizes(model: GPPVAE, samples: Any, table: Table, index: np.ndarray) -> Table:
-    """Rows with the size of each sample of counts, so that predictions can be compared with the samples.
-
-    Args:
-        samples: all of them.  table: the rows at `index`.
-    """
-    likelihood = model.model_.autoencoder.likelihood.values
-    if not isinstance(likelihood, Counts) or not likelihood.needs_totals:
-        return table
-    y, mask = Samples(samples, model.channels, model.scale, model.missing).read(torch.from_numpy(index))
-    device = likelihood.typical.device
-    sizes = likelihood.sizes(y.to(device), None if mask is None else mask.to(device), None)
-    assert sizes is not None
-    return Table(table.columns | {SIZE: sizes.double().cpu().numpy()})
-
-
-@torch.no_grad()
-def count_scores(model: GPPVAE, part: tuple[Any, Any], index: np.ndarray, ours: str) -> dict[str, float] | None:
-    """Deviance of predictions and of mean rates at the rows `index`; None unless the samples are counts.
-
-    Args:
-        part: samples and their table.  ours: name of the model's entry.
-    """
-    autoencoder = model.model_.autoencoder
-    likelihood = autoencoder.likelihood.values
-    if not isinstance(likelihood, Counts):
-        return None
-    data = Samples(part[0], model.channels, model.scale, model.missing).part(index)
-    rows = model.prior_.code(Table(part[1]).take(index))
-    epoch = Epoch(data, rows, PREDICT_ROWS, None, next(autoencoder.parameters()).device)
-
-    def predicted(batch: Batch) -> Tensor:
-        return decode_mean(model.model_, model.posterior_, batch.rows, autoencoder.sizes(batch))
-
-    def mean_rates(batch: Batch) -> Tensor:
-        return likelihood.mean(likelihood.sized(torch.zeros_like(batch.y), autoencoder.sizes(batch)))
-
-    answers = {ours: predicted, f"{MEAN}, at their sizes": mean_rates}
-    return {name: mean_error(epoch, autoencoder, answer) for name, answer in answers.items()}
+def own_measure(model: GPPVAE) -> str:
+    """Name of the error that the model's likelihood has."""
+    return model.model_.autoencoder.likelihood.values.error_name

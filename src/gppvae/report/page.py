@@ -266,8 +266,8 @@ header{border-left:4px solid var(--accent);padding-left:1rem;margin-bottom:1.25r
 header p{margin:.35rem 0 0;color:var(--soft);font-size:1.05rem}
 h1{font-size:clamp(1.5rem,4.5vw,2.1rem);line-height:1.2;letter-spacing:-.015em;margin:0}
 h2{font-size:1.3rem;line-height:1.3;margin:2.6rem 0 .5rem} p{max-width:46rem;margin:.5rem 0 1rem}
-nav{position:sticky;top:0;z-index:5;display:flex;gap:1.25rem;overflow-x:auto;padding:.6rem 0;font-size:.86rem;
-background:var(--paper);border-bottom:1px solid var(--line);white-space:nowrap;scrollbar-width:none}
+nav{position:sticky;top:0;z-index:5;display:flex;flex-wrap:wrap;gap:.1rem 1.25rem;padding:.6rem 0;font-size:.86rem;
+background:var(--paper);border-bottom:1px solid var(--line);white-space:nowrap}
 nav a{color:var(--soft);text-decoration:none} nav a:hover{color:var(--accent);text-decoration:underline}
 :focus-visible{outline:2px solid var(--accent);outline-offset:2px;border-radius:4px}
 figure{margin:1.25rem 0 2rem} figcaption{color:var(--soft);font-size:.88rem;line-height:1.5;margin-top:.6rem;
@@ -305,7 +305,8 @@ output{width:11.5rem;font-variant-numeric:tabular-nums;font-weight:600;white-spa
 .facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(190px,1fr));gap:.9rem 1.5rem}
 .facts div{border-top:1px solid var(--line);padding-top:.5rem} dt{color:var(--soft);font-size:.8rem}
 dd{margin:0;overflow-wrap:anywhere}
-@media (max-width:560px){body{padding-top:1.5rem} .turntable>div{padding:.8rem} .controls{flex-wrap:wrap}
+@media (max-width:560px){body{padding-top:1.5rem} nav{position:static} html{scroll-padding-top:1rem}
+.facts{grid-template-columns:repeat(2,minmax(0,1fr))} .turntable>div{padding:.8rem} .controls{flex-wrap:wrap}
 .dial{order:3;flex-basis:100%} th,td{padding:.4rem .5rem}}
 @media print{nav,.play,.dial,.thumbs,.hint{display:none} body{max-width:none;padding:0;font-size:10.5pt}
 figure,tr{break-inside:avoid} h2{break-after:avoid} .scroll{overflow:visible}

@@ -20,6 +20,8 @@ from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE, Curve, Explanation, TermExplanation
 from gppvae.kernels import FreeForm, IdLeaf, InducingLeaf, Leaf, Learned
 from gppvae.kernels.not_applicable import filled
+from gppvae.likelihoods import Bernoulli
+from gppvae.likelihoods.counts import Counts
 from gppvae.report.checked import (
     LEVELS,
     Checked,
@@ -31,7 +33,19 @@ from gppvae.report.checked import (
     row_label,
 )
 from gppvae.report.images import is_image, shade_range, to_pictures, to_uint8
-from gppvae.report.svg import BOLD, Chart, Plot, Series, bar_chart, cut, heat_map, line_chart, scatter_map
+from gppvae.report.svg import (
+    LINE,
+    Chart,
+    Plot,
+    Series,
+    bar_chart,
+    cut,
+    heat_map,
+    line_chart,
+    scatter_map,
+    titled,
+    wrapped,
+)
 
 TERMS = {
     "loss": "total loss", "recon_nll": "reconstruction NLL", "gp_nll": "GP prior NLL",
@@ -341,11 +355,16 @@ def _vector_case(model: GPPVAE, checked: Checked, row: int, title: str, label: s
     x = np.arange(len(names))
     mean, std, truth = (array[row].ravel() for array in (checked.mean, checked.std, checked.truth))
     series = [
-        Series(x, mean, "predicted", 0, std),
+        Series(x, mean, "predicted", 0, std, least=_least(model)),
         Series(x, truth, "truth", 1, line=False, dots=True,
                titles=[f"{name}: {value:.4g}" for name, value in zip(names, truth, strict=True)]),
     ]  # fmt: skip
     return line_chart(series, title, label, x_names=names if len(names) <= MAX_MARKS else None, width=300, height=200)
+
+
+def _least(model: GPPVAE) -> float:
+    """The least value that a sample can have."""
+    return 0.0 if isinstance(model.model_.autoencoder.likelihood.values, (Counts, Bernoulli)) else -math.inf
 
 
 def plot_calibration(model: GPPVAE, checked: Checked) -> Plot:
@@ -372,12 +391,19 @@ def worst_channels(checked: Checked, n: int) -> list[int]:
     return order[: MAX_CHANNELS - 1]
 
 
-def coverage_reading(share: float, level: float, n: int) -> str:
-    """What a coverage means, in a few words; differences within chance are ignored."""
-    if not math.isfinite(share):
+def coverage_reading(shares: Mapping[float, float], n: int) -> str:
+    """What the coverage of intervals means, in a few words; differences within chance are ignored.
+
+    Args:
+        shares: of true values inside the intervals, by nominal level.  n: independent samples.
+    """
+    if not all(math.isfinite(share) for share in shares.values()):
         return "nothing observed"
-    noise = 2.0 * math.sqrt(level * (1.0 - level) / max(n, 1)) + 0.03
-    return "about right" if abs(share - level) <= noise else "too narrow" if share < level else "too wide"
+    noise = {level: 2.0 * math.sqrt(level * (1.0 - level) / max(n, 1)) + 0.03 for level in shares}
+    sides = {share > level for level, share in shares.items() if abs(share - level) > noise[level]}
+    if len(sides) == 2:
+        return "wrong in shape"
+    return "about right" if not sides else "too wide" if sides == {True} else "too narrow"
 
 
 def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | None:
@@ -442,7 +468,8 @@ def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None,
         mean, std = np.asarray(drawn.mean), np.asarray(drawn.std)
         for channel in channels:
             label = "" if level is None else f"{by} {level}"
-            series[channel].append(Series(grid, mean[:, channel], label, colour, std[:, channel]))
+            band = Series(grid, mean[:, channel], label, colour, std[:, channel], least=_least(model))
+            series[channel].append(band)
             for name, (table, y) in data.items():
                 own = np.ones(len(table), dtype=bool) if by is None else table.ids(by) == level
                 x = table.numeric((column,))[own, 0]
@@ -498,25 +525,28 @@ def picture_chart(
     gap, parts, top = 6.0, [], 34.0 if subtitle else 20.0
     rows = -(-len(pictures) // PER_ROW)
     per_row = -(-len(pictures) // rows)
+    lines = [wrapped(name, side) for name, _ in pictures]
     height = max(side * image.shape[0] / image.shape[1] for _, image in pictures)
+    below = 6.0 + LINE * max(map(len, lines))
     for i, (name, image) in enumerate(pictures):
-        x, y = (i % per_row) * (side + gap), top + (i // per_row) * (height + 20)
+        x, y = (i % per_row) * (side + gap), top + (i // per_row) * (height + below)
         style = ' style="image-rendering:pixelated"' if max(image.shape[:2]) < 96 else ""
         parts.append(
             f'<image href="{png_uri(image)}" x="{x:g}" y="{y:g}" width="{side:g}" height="{height:g}"{style}>'
             f"<title>{escape(name)}</title></image>"
-            f'<text class="soft" x="{x + side / 2:g}" y="{y + height + 13:g}" text-anchor="middle">'
-            f"{escape(cut(name, side))}<title>{escape(name)}</title></text>"
         )
+        parts += [
+            f'<text class="soft" x="{x + side / 2:g}" y="{y + height + 13 + LINE * n:g}" text-anchor="middle">'
+            f"{escape(line)}<title>{escape(name)}</title></text>"
+            for n, line in enumerate(lines[i])
+        ]
     width = max(per_row * (side + gap) - gap, 200.0)
-    parts.append(
-        f'<text class="bold" x="0" y="12">{escape(cut(title, width / BOLD))}<title>{escape(title)}</title></text>'
-    )
     if subtitle:
         words = escape(cut(subtitle, width))
         parts.append(f'<text class="soft" x="0" y="27">{words}<title>{escape(subtitle)}</title></text>')
     names = ", ".join(name for name, _ in pictures)
-    return Chart(width, top + rows * (height + 20), "".join(parts), f"{title} {subtitle}: {names}")
+    label = f"{title} {subtitle}: {names}"
+    return titled(width, top + rows * (height + below), title, "".join(parts), label, left=0.0)
 
 
 def heat_picture(values: np.ndarray, top: float) -> NDArray[np.uint8]:

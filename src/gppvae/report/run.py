@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gppvae.data.arrays import Samples
 from gppvae.data.run_files import model_file
 from gppvae.data.subset import Subset, evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
-from gppvae.estimator.comparison import MODEL
+from gppvae.estimator.comparison import MODEL, Comparison, compared
 from gppvae.estimator.kernel_summary import column_rows, kernel_rows, kernel_text
 from gppvae.report import plots
 from gppvae.report.checked import (
@@ -27,10 +28,9 @@ from gppvae.report.checked import (
     channel_names,
     channels_first,
     check_rows,
-    read,
 )
 from gppvae.report.describe import REPORT, phase_rows, run_facts, settings_rows
-from gppvae.report.errors import count_scores, error_words
+from gppvae.report.errors import error_words, own_measure
 from gppvae.report.images import is_image, shade_range, to_pictures
 from gppvae.report.kept import keep_sections, kept_sections
 from gppvae.report.page import Page, Panel
@@ -121,37 +121,40 @@ class RunReport:
     # -- sections
 
     def results(self, scores: Mapping[str, float] | None) -> None:
-        """Mean squared errors at held-out rows, beside simple answers."""
-        found = dict(scores or (self._scores() if self.test is not None else {}))
-        compared = self.model.comparison_
-        if not found and compared is None:
-            return
+        """Errors at held-out rows, beside simple answers: at the test rows, else at those that the fit held out."""
+        measure, n_rows = own_measure(self.model), len(self.rows)
+        if scores is None:
+            found = self.model.comparison_ if self.test is None else self._compared(self.test)
+            if found is None:
+                return
+            scores, measure, n_rows = found.errors, found.measure, found.n_rows
         self.page.section(RESULTS)
-        if found:
-            words = error_words(self.model)[1]
-            self._score_table(found, f"{words} at {len(self.rows)} rows that were not trained on.")
-        if compared is not None:
-            both = {OURS if name == MODEL else name: error for name, error in compared.errors.items()}
-            caption = f"Error at {compared.n_rows} rows held out of the fit, each value in units of its variance."
-            self._score_table(both, caption)
+        named = {OURS if name == MODEL else name: error for name, error in scores.items()}
+        self._score_table(named, measure, n_rows)
 
-    def _score_table(self, scores: Mapping[str, float], caption: str) -> None:
+    def _compared(self, test: Part) -> Comparison:
+        training = None if self.train is None else self._samples(self.train)
+        return compared(self.model, training, self._samples(test))
+
+    def _samples(self, part: Part) -> tuple[Samples, Table]:
+        return Samples(part[0], self.model.channels, self.model.scale, self.model.missing), Table(part[1])
+
+    def _score_table(self, scores: Mapping[str, float], measure: str, n_rows: int) -> None:
         names = list(scores)
         simple = [name for name in names[1:] if np.isfinite(scores[name])]
         if simple:
             best = min(simple, key=lambda name: scores[name])
             ours, theirs = scores[names[0]], scores[best]
-            if ours < theirs:
-                self.page.text(
-                    f"The best simple answer, the {best}, has {theirs / max(ours, 1e-300):.2g} times the error."
-                )
-            else:
-                self.page.text(
-                    f"The model does not beat the {best}. Train longer, try another kernel, or use the simple answer."
-                )
-        rows = [(name, value) for name, value in scores.items()]
-        head = error_words(self.model)[0]
-        self.page.table(["method", head], rows, f"{caption} Lower is better.", highlight_row=0)
+            self.page.text(
+                f"The best simple answer, \u201c{best}\u201d, has {theirs / max(ours, 1e-300):.2g} times the error."
+                if ours < theirs
+                else f"The model does not beat the simple answer \u201c{best}\u201d. "
+                "Train longer, try another kernel, or use the simple answer."
+            )
+        rows = list(scores.items())
+        head, words = error_words(measure)
+        caption = f"{words} at {n_rows} rows that were not trained on. Lower is better."
+        self.page.table(["method", head], rows, caption, highlight_row=0)
         self.page.download("errors.csv", _csv(pd.DataFrame(rows, columns=["method", head.lower()])), "these errors")
 
     def predictions(self, others: Mapping[str, np.ndarray]) -> None:
@@ -162,8 +165,8 @@ class RunReport:
         what = "that were not trained on" if self.test is not None else "of the training data"
         self.page.section(
             PREDICTIONS,
-            f"The worst, typical and best of {len(checked.truth)} rows {what}. A sample is predicted from its row, "
-            "never from itself.",
+            f"The worst, typical and best of {len(checked.truth)} rows {what}. Each sample is predicted from its row "
+            "of the table alone.",
         )
         few = self._checked_rows()
         extra = {name: np.asarray(array)[few].reshape(len(few), *self.model.shape_) for name, array in others.items()}
@@ -192,11 +195,11 @@ class RunReport:
         for name, coverage, truth in per_value:
             at_half, at_nine = (float(np.interp(level, LEVELS, coverage)) for level in (half, nine))
             n = len(truth)  # values of one sample are not independent, samples are
-            words = plots.coverage_reading(at_nine, nine, n)
+            words = plots.coverage_reading({half: at_half, nine: at_nine}, n)
             rows.append((name, f"{at_half:.0%}", f"{at_nine:.0%}", words))
         some = "" if len(names) <= MAX_NAMED else f" The worst {len(shown)} of {len(names)} channels."
-        text = f"Share of true values inside the 50 % and 90 % intervals, and what the second means.{some}"
-        self.page.table(["channel", "in the 50 % interval", "in the 90 % interval", "intervals are"], rows, text)
+        text = f"Share of true values inside the 50 % and 90 % intervals, and what that says about them.{some}"
+        self.page.table(["channel", "in 50 %", "in 90 %", "intervals are"], rows, text)
 
     def turntable(self) -> None:
         """Objects that turn through all views; opens at a held-out view, or where the model is least certain."""
@@ -301,19 +304,6 @@ class RunReport:
         if not hasattr(self, "_found"):
             self._found = check_rows(self.model, part, self._checked_rows())
         return self._found
-
-    def _scores(self) -> dict[str, float]:
-        assert self.test is not None
-        counted = count_scores(self.model, self.test, self.rows, OURS)
-        if counted is not None:
-            return counted
-        truth = read(self.model, self.test[0], self.rows)
-        guess = channels_first(self.model, self.model.predict(Table(self.test[1]).take(self.rows)).mean)
-        scores = {OURS: float(np.nanmean(np.square(truth - guess)))}
-        if self.train is not None:
-            mean = np.nanmean(read(self.model, self.train[0], evenly(len(Table(self.train[1])), MAX_SCORED)), axis=0)
-            scores["mean of the training samples"] = float(np.nanmean(np.square(truth - mean)))
-        return scores
 
 
 def _of_known_ids(model: GPPVAE, part: Part) -> Part | None:

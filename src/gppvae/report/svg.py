@@ -43,6 +43,8 @@ OWN_CSS = (
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 22.0, 34.0
 LETTER = 6.1  # mean width of a letter, for margins
 BOLD = 1.12  # how much wider bold letters are
+LINE = 14.0  # height of a line of text
+MAX_LINES = 3  # of a title or a name
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class Series:
     Attributes:
         x, y: (M,); NaN breaks the line.  std: half of the half-width of its band, or None.  name: in the legend.
         colour: number of the palette.  line, dots: what is drawn; rings are open dots.  titles: of the dots.
+        least: below which no value can be, so that no band goes there.
     """
 
     x: Any
@@ -120,6 +123,12 @@ class Series:
     rings: bool = False
     dashed: bool = False
     titles: Sequence[str] = field(default_factory=list)
+    least: float = -math.inf
+
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper edge."""
+        y, half = np.asarray(self.y, dtype=np.float64), 2.0 * np.asarray(self.std, dtype=np.float64)
+        return np.maximum(y - half, self.least), y + half
 
 
 def number(value: float) -> str:
@@ -169,11 +178,11 @@ def line_chart(
     top = TOP + 14 * len(rows)
     bottom = BOTTOM + (_names_height(x_names) if x_names else 0.0)
     box = _Box(x0, x1, low, high, LEFT, width - RIGHT, top, height + 14 * len(rows) - bottom, log)
-    out = [_title(title, width), _legend(rows)]
+    out = [_legend(rows)]
     out += [_span(box, *span) for span in spans]
     out.append(box.frame(x_label, y_label, x_names))
     out += [_series(box, s, y) for s, y in zip(series, spread, strict=True)]
-    return Chart(width, height + 14 * len(rows), "".join(out), title or y_label or "chart")
+    return titled(width, height + 14 * len(rows), title, "".join(out), title or y_label or "chart")
 
 
 def bar_chart(
@@ -188,7 +197,7 @@ def bar_chart(
     low, high = min([0.0, *given]), max([0.0, *given]) or 1.0
     room = width - left - 58
     at = lambda v: left + (v - low) / (high - low) * room  # noqa: E731
-    parts = [_title(title, width)]
+    parts = []
     for i, (name, value, text) in enumerate(zip(names, given, shown, strict=True)):
         y = TOP + 22 * i
         start, end = sorted((at(0.0), at(value)))
@@ -199,7 +208,7 @@ def bar_chart(
             f'width="{max(end - start, 1):.1f}"><title>{escape(name)}: {text}</title></rect>'
             f'<text x="{end + 5:.1f}" y="{y + 14:g}">{text}</text>'
         )
-    return Chart(width, TOP + 22 * len(names) + 6, "".join(parts), title or "bars")
+    return titled(width, TOP + 22 * len(names) + 6, title, "".join(parts), title or "bars")
 
 
 def heat_map(matrix: Any, labels: Sequence[str], title: str = "", most: float = 110.0) -> Chart:
@@ -217,7 +226,7 @@ def heat_map(matrix: Any, labels: Sequence[str], title: str = "", most: float = 
     size = max(5.0, min(26.0, 300.0 / max(n, 1)))
     margin = min(max([LETTER * len(label) for label in labels] + [10.0]), most) + 8
     wide = max(margin + n * size + 70, min(LETTER * BOLD * len(title) + 6, 320.0))
-    parts = [_title(title, wide)]
+    parts = []
     for i in range(n):
         for j in range(n):
             value = cells[i, j]
@@ -236,7 +245,7 @@ def heat_map(matrix: Any, labels: Sequence[str], title: str = "", most: float = 
     signed = bool((cells < -1e-9 * peak).any())
     parts.append(_scale_bar(margin + n * size + 14, TOP, min(max(n * size, 60.0), 140.0), peak, signed))
     label = f"{title}: {n} x {n}, largest {number(peak)}"
-    return Chart(wide, TOP + n * size + margin + 4, "".join(parts), label)
+    return titled(wide, TOP + n * size + margin + 4, title, "".join(parts), label)
 
 
 def scatter_map(
@@ -257,7 +266,7 @@ def scatter_map(
         high = max(abs(low), abs(high))
         low = 0.0
     radius = float(np.clip(0.5 * math.sqrt(room * height / max(len(at), 1)), 1.6, 6.0))
-    parts = [_title(title, width), box.frame(x_label, y_label, None)]
+    parts = [box.frame(x_label, y_label, None)]
     for (x, y), value in zip(at, given, strict=True):
         strength = (abs(value) if signed else value) - low
         opacity = float(np.clip(strength / ((high - low) or 1.0), 0.0, 1.0)) if math.isfinite(value) else 0.0
@@ -267,7 +276,7 @@ def scatter_map(
             f'r="{radius:.1f}" fill-opacity="{0.06 + 0.94 * opacity:.3f}"><title>{escape(words)}</title></circle>'
         )
     parts.append(_scale_bar(LEFT + room + 12, TOP, min(height, 120.0), high, signed, low))
-    return Chart(width, TOP + height + BOTTOM, "".join(parts), title)
+    return titled(width, TOP + height + BOTTOM, title, "".join(parts), title)
 
 
 @dataclass(frozen=True)
@@ -332,10 +341,7 @@ class _Box:
 
 
 def _with_band(series: Series, y: np.ndarray) -> list[np.ndarray]:
-    if series.std is None:
-        return [y]
-    band = 2.0 * np.asarray(series.std, dtype=np.float64)
-    return [y - band, y + band]
+    return [y] if series.std is None else list(series.band())
 
 
 def _range(values: np.ndarray, log: bool) -> tuple[float, float]:
@@ -356,14 +362,14 @@ def _series(box: _Box, s: Series, y: np.ndarray) -> str:
     known = np.isfinite(y)
     title = f"<title>{escape(s.name)}</title>" if s.name else ""
     if s.std is not None and not s.line:
-        for a, b, half in zip(x[known], y[known], 2.0 * np.asarray(s.std, dtype=np.float64)[known], strict=True):
-            ends = f'y1="{box.y(b - half):.1f}" y2="{box.y(b + half):.1f}"'
+        for a, low, high in zip(x[known], *(edge[known] for edge in s.band()), strict=True):
+            ends = f'y1="{box.y(low):.1f}" y2="{box.y(high):.1f}"'
             at = f"{box.x(a):.1f}"
             parts.append(f'<line class="line k{s.colour % N_COLOURS}" x1="{at}" x2="{at}" {ends} opacity=".5"/>')
     elif s.std is not None and known.any():
-        band = 2.0 * np.asarray(s.std, dtype=np.float64)
-        up = [f"{box.x(a):.1f},{box.y(b):.1f}" for a, b in zip(x[known], (y + band)[known], strict=True)]
-        down = [f"{box.x(a):.1f},{box.y(b):.1f}" for a, b in zip(x[known], (y - band)[known], strict=True)]
+        down, up = (
+            [f"{box.x(a):.1f},{box.y(b):.1f}" for a, b in zip(x[known], edge[known], strict=True)] for edge in s.band()
+        )
         parts.append(f'<polygon class="band k{s.colour % N_COLOURS}" points="{" ".join(up + down[::-1])}"/>')
     if s.line:
         run: list[str] = []
@@ -394,8 +400,16 @@ def _span(box: _Box, start: float, end: float, colour: int, name: str) -> str:
     )
 
 
-def _title(text: str, width: float) -> str:
-    return f'<text class="bold" x="2" y="13">{escape(cut(text, width / BOLD))}<title>{escape(text)}</title></text>'
+def titled(width: float, height: float, title: str, body: str, label: str, left: float = 2.0) -> Chart:
+    """A chart below its title, which takes as many lines as it needs; `body` has room for one."""
+    lines = wrapped(title, width / BOLD)
+    words = "".join(
+        f'<text class="bold" x="{left:g}" y="{13 + LINE * i:g}">{escape(line)}<title>{escape(title)}</title></text>'
+        for i, line in enumerate(lines)
+    )
+    down = LINE * (len(lines) - 1)
+    moved = f'<g transform="translate(0 {down:g})">{body}</g>' if down else body
+    return Chart(width, height + down, words + moved, label)
 
 
 def _legend_rows(legend: list[tuple[int, str]], width: float) -> list[list[tuple[float, int, str]]]:
@@ -455,3 +469,15 @@ def cut(text: str, width: float) -> str:
     """As much of a text as fits into `width` pixels."""
     most = max(3, int(width / LETTER))
     return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+def wrapped(text: str, width: float) -> list[str]:
+    """A text in lines of at most `width` pixels, broken at spaces; what does not fit into MAX_LINES is cut."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}".strip()
+        if len(longer) * LETTER <= width or not lines[-1] or len(lines) == MAX_LINES:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return [cut(line, width) for line in lines]

@@ -12,10 +12,10 @@ import {$, address, change, facts, make, onChange, read, setFacts, state, troubl
 function keys(event) {
   const inField = event.target.closest("input:not([type=range]):not([type=checkbox]), select, textarea, dialog[open]");
   if (inField || event.altKey || event.ctrlKey || event.metaKey) return;
-  const number = "123456789".indexOf(event.key);
+  const number = "123456789".indexOf(event.key), letter = event.key.toLowerCase();
   if (event.key === "?") $("help-dialog").showModal();
-  else if (event.key === "d") change("draws", {draws: ($("draws").checked = !state.draws)});
-  else if (event.key === "p") play(!isPlaying());
+  else if (letter === "d") change("draws", {draws: ($("draws").checked = !state.draws)});
+  else if (letter === "p") play(!isPlaying());
   else if (number >= 0 && event.key !== "" && number < termKeys().length) toggle(termKeys()[number]);
   else return;
   event.preventDefault();

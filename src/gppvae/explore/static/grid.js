@@ -33,7 +33,7 @@ const isMap = () => columnOf(state.x)?.kind === "number" && columnOf(state.y)?.k
 function arrange() {
   const y = axis(state.y), x = axis(state.x), wide = Math.max(220, $("grid-scroll").clientWidth - 4);
   const longest = y.levels ? Math.max(...y.levels.map(level => level.length), 3) : 6;
-  const left = Math.min(96, 10 + 6.3 * longest), bottom = 34, top = 4;
+  const left = Math.min(96, 10 + 6.3 * longest) + (y.levels ? 0 : 12), bottom = 34, top = 4;
   let height, cellH = 0, cellW = 0, width = wide;
   if (y.levels) {
     cellH = Math.max(11, Math.min(24, 260 / y.levels.length));
@@ -113,6 +113,7 @@ function draw(pen) {
     x.levels.forEach((level, i) => { if (i % every === 0) pen.text(elided(level, 80), left + (i + 0.5) * cellW, rest + 10, {anchor: "middle"}); });
   } else for (const tick of ticks(...x.span, 6)) pen.text(short(tick), px(tick), rest + 10, {anchor: "middle"});
   pen.text(state.x, (left + (x.levels ? left + cellW * x.levels.length : width - 8)) / 2, rest + 25, {anchor: "middle", fill: colour("ink")});
+  if (!y.levels) pen.text(state.y, 8, (top + rest) / 2, {anchor: "middle", turn: -90, fill: colour("ink")});
   mark(pen, state.row, colour("ink"), 2);
   if (hovered) mark(pen, hovered, colour("ink"), 1);
 }

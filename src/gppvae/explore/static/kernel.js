@@ -56,7 +56,7 @@ function chips() {
     found.push(...group.terms.map(chip));
   });
   const noise = facts.groups.map(group => (group.kernel ? short(group.alpha) : "1")).join(", ");
-  found.push(make("p", {className: "hint", textContent: `Latent noise: variance ${noise}, beside the terms.`}));
+  found.push(make("p", {className: "hint", textContent: `Latent noise, in no term: variance ${noise}.`}));
   $("chips").replaceChildren(...found);
   $("chip-hint").hidden = !termKeys().length;
 }
@@ -94,7 +94,8 @@ function draw(pen, [width]) {
   const every = Math.ceil(12 / cell), across = Math.ceil((Math.min(longest, 10) * 6.2 + 6) / cell);
   labels.forEach((label, i) => {
     if (i % every === 0) pen.text(elided(label, left - 8), left - 5, TOP + (i + 0.5) * cell, {anchor: "end"});
-    if (i % across === 0) pen.text(elided(label, 66), left + (i + 0.5) * cell, TOP + n * cell + 11, {anchor: "middle"});
+    const wide = Math.min(66, 6.2 * label.length) / 2, x = left + (i + 0.5) * cell;  // half of the label
+    if (i % across === 0 && x + wide <= width) pen.text(elided(label, 66), x, TOP + n * cell + 11, {anchor: "middle"});
   });
   const columns = facts.leaves[state.leaf].columns, own = columns.length === 1 ? labels.findIndex(label => label === String(state.row[columns[0]])) : -1;
   if (own >= 0) pen.rect(left, TOP + own * cell, n * cell, cell, {stroke: colour("mark"), width: 1.5});

@@ -1,4 +1,4 @@
-// Latents of the rows in two directions, and the way of the row through a column of numbers.
+// Latents of the rows in two directions, and the path of the row along a column of numbers.
 
 import {Newest} from "./ask.js";
 import {CanvasPen, PALETTE, colour, cut, mapped, range, scale, short, ticks} from "./pen.js";
@@ -36,7 +36,7 @@ const alongSize = () => [scatterSize()[0], 184];
 const at = (array, n, i) => array[n * points.k + i];
 
 function drawScatter(pen, [width, height]) {
-  const {a, b} = state, left = 38, bottom = 34, tint = tints();
+  const {a, b} = state, left = 48, bottom = 34, tint = tints();
   const xs = Array.from(points.cells, (_, n) => at(points.places, n, a)), ys = Array.from(points.cells, (_, n) => at(points.places, n, b));
   const wayX = way && way.at ? Array.from(way.at, (_, n) => at(way.places, n, a)) : [], wayY = way && way.at ? Array.from(way.at, (_, n) => at(way.places, n, b)) : [];
   const fit = values => { const [low, high] = range(values), room = 0.07 * (high - low) || 1; return [low - room, high + room]; };
@@ -46,12 +46,16 @@ function drawScatter(pen, [width, height]) {
   for (const tick of ticks(...spanX, 5)) pen.text(short(tick), px(tick), height - bottom + 10, {anchor: "middle"});
   for (const tick of ticks(...spanY, 5)) pen.text(short(tick), left - 5, py(tick), {anchor: "end"});
   pen.text(axisName(a), (left + width) / 2, height - 9, {anchor: "middle", fill: colour("ink")});
+  pen.text(axisName(b), 8, (height - bottom + 6) / 2, {anchor: "middle", turn: -90, fill: colour("ink")});
   const many = points.cells.length > 800, r = many ? 2 : 3;
+  if (way && way.at) {
+    const size = (n, i, to) => Math.abs(to(2 * at(way.stds, n, i)) - to(0));
+    pen.layer([left, 6, width - 6 - left, height - bottom - 6], 0.13, inside =>
+      way.at.forEach((_, n) => inside.ellipse(px(wayX[n]), py(wayY[n]), size(n, a, px), size(n, b, py), {fill: colour("ink")})));
+  }
   points.cells.forEach((cell, n) => pen.ellipse(px(xs[n]), py(ys[n]), r, r, {fill: tint.of(cell), alpha: many ? 0.45 : 0.7}));
   if (way) {
-    const size = (stds, n, i, to) => Math.abs(to(2 * at(stds, n, i)) - to(0));
     if (way.at) {
-      way.at.forEach((_, n) => pen.ellipse(px(wayX[n]), py(wayY[n]), size(way.stds, n, a, px), size(way.stds, n, b, py), {fill: colour("ink"), alpha: 0.05}));
       pen.path(wayX.map((x, n) => [px(x), py(wayY[n])]), {stroke: colour("ink"), width: 2});
     }
     pen.ellipse(px(at(way.here, 0, a)), py(at(way.here, 0, b)), 6, 6, {fill: colour("mark"), stroke: colour("paper"), width: 1.5});
@@ -60,7 +64,7 @@ function drawScatter(pen, [width, height]) {
 }
 
 function drawAlong(pen, [width, height]) {
-  const left = 38, bottom = 32, [low, high] = columnOf(state.slide).span, shown = [...new Set([state.a, state.b])];
+  const left = 48, bottom = 32, [low, high] = columnOf(state.slide).span, shown = [...new Set([state.a, state.b])];
   const all = shown.flatMap(i => Array.from(way.at, (_, n) => [at(way.places, n, i) - 2 * at(way.stds, n, i), at(way.places, n, i) + 2 * at(way.stds, n, i)])).flat();
   const spanY = range(all), px = scale([low, high], [left, width - 6]), py = scale(spanY, [height - bottom, 24]);
   for (const tick of ticks(...spanY, 4)) { pen.path([[left, py(tick)], [width - 6, py(tick)]], {stroke: colour("line")}); pen.text(short(tick), left - 5, py(tick), {anchor: "end"}); }
@@ -95,7 +99,7 @@ function legend() {
   const line = make("i");
   line.style.background = colour("ink");
   line.style.height = "3px";
-  if (way && way.at) place.append(make("span", {}, line, `way through ${cut(state.slide, 20)}, with two deviations`));
+  if (way && way.at) place.append(make("span", {}, line, `path along ${cut(state.slide, 20)}, ± 2 std`));
 }
 
 function render() {
@@ -149,7 +153,7 @@ export function startLatents() {
       const names = facts.columns.map(({name}) => name), all = Array.from({length: points.k}, (_, i) => i);
       const head = [["what", ...names, ...all.map(i => `direction ${i + 1}`), ...all.map(i => `std ${i + 1}`)]];
       const rows = points.cells.map((cell, n) => ["row", ...names.map(name => valueAt(name, cell)), ...all.map(i => at(points.places, n, i)), ...all.map(() => "")]);
-      const steps = way && way.at ? Array.from(way.at, (value, n) => ["way", ...names.map(name => (name === state.slide ? value : state.row[name])),
+      const steps = way && way.at ? Array.from(way.at, (value, n) => ["path", ...names.map(name => (name === state.slide ? value : state.row[name])),
         ...all.map(i => at(way.places, n, i)), ...all.map(i => at(way.stds, n, i))]) : [];
       return [...head, ...rows, ...steps];
     },

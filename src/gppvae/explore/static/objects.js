@@ -20,9 +20,26 @@ async function read(file) {
   });
   const content = url.slice(url.indexOf(",") + 1);
   if (facts.images) return {name: file.name, content, url: URL.createObjectURL(file), samples: 1};
-  const lines = (await file.text()).split(/\r?\n/).filter(line => line.trim());
-  const header = lines.length && lines[0].split(",").some(word => !Number.isFinite(+word)) ? 1 : 0;
-  return {name: file.name, content, url: null, samples: Math.max(0, lines.length - header)};
+  const lines = (await file.text()).replace(/^\ufeff/, "").split(/\r?\n/).filter(line => line.trim()).map(fields);
+  const header = lines.length && lines[0].some(word => !Number.isFinite(+word)) ? lines.shift() : [];
+  return {name: file.name, content, url: null, samples: lines.length, rows: viewsIn(header, lines, file.name)};
+}
+
+// One line of a CSV file, quoted words among them.
+function fields(line) {
+  return [...line.matchAll(/(?:^|,)(?:"((?:[^"]|"")*)"|([^,]*))/g)].map(([, quoted, plain]) => (quoted === undefined ? plain.trim() : quoted.replaceAll('""', '"')));
+}
+
+// The views that the columns of a file say; those it does not say are guessed from its name.
+function viewsIn(header, lines, name) {
+  const own = header.indexOf(newColumn().name), said = new Set(own < 0 ? [] : lines.map(line => line[own]));
+  if (said.size > 1) throw new Error(`expected one ${newColumn().name} in ${name}, got ${said.size}; drop a file for each`);
+  if (said.size) $("object-name").value = [...said][0];
+  return lines.map(line => Object.fromEntries(others().map(column => {
+    const place = header.indexOf(column.name), word = place < 0 ? "" : line[place];
+    const known = column.kind === "id" ? column.levels.includes(word) : word !== "" && Number.isFinite(+word);
+    return [column.name, known ? (column.kind === "id" ? word : +word) : guess(column, name)];
+  })));
 }
 
 async function take(files) {
@@ -74,7 +91,7 @@ export function openObjects(files = []) {
   say("");
   $("object-about").textContent = facts.images
     ? `One or more pictures of a new ${column.name}, and the ${others().map(c => c.name).join(" and ") || "rows"} of each. They are resized to ${facts.shape[2]} x ${facts.shape[1]} and stay in memory; nothing is saved.`
-    : `A CSV file with ${facts.shape[0]} values per line, one line per sample of a new ${column.name}. It stays in memory; nothing is saved.`;
+    : `A CSV file of a new ${column.name}, one line per sample: ${facts.names.length ? `columns named as in training, in any order, or ${facts.shape[0]} values without a first line of names` : `${facts.shape[0]} values each`}. It stays in memory; nothing is saved.`;
   $("object-files").accept = facts.images ? "image/*" : ".csv,.txt,text/csv";
   let number = facts.added.length + 1;
   while (column.levels.includes(`new ${number}`)) number++;

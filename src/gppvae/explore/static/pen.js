@@ -62,6 +62,22 @@ export class CanvasPen {
     this.c.restore();
   }
 
+  // Marks that overlap as one shape: draw(pen) is clipped to the box and laid on with one opacity.
+  layer([x, y, w, h], alpha, draw) {
+    const own = this.c, dense = own.getTransform().a, sheet = document.createElement("canvas");
+    [sheet.width, sheet.height] = [own.canvas.width, own.canvas.height];
+    this.c = sheet.getContext("2d");
+    this.c.setTransform(own.getTransform());
+    this.c.beginPath();
+    this.c.rect(x, y, w, h);
+    this.c.clip();
+    draw(this);
+    this.c = own;
+    own.globalAlpha = alpha;
+    own.drawImage(sheet, 0, 0, sheet.width / dense, sheet.height / dense);
+    own.globalAlpha = 1;
+  }
+
   image(canvas, x, y, w, h) {
     this.c.imageSmoothingEnabled = false;
     this.c.drawImage(canvas, x, y, w, h);
@@ -92,6 +108,14 @@ export class SvgPen {
     this.parts.push(
       `<text transform="translate(${n(x)} ${n(y)}) rotate(${turn})" font-size="${size}" fill="${fill || colour("soft")}" ` +
       `text-anchor="${anchor}" dominant-baseline="central">${escaped(words)}</text>`);
+  }
+
+  layer([x, y, w, h], alpha, draw) {
+    const name = `box${this.parts.length}`;
+    this.parts.push(`<clipPath id="${name}"><rect x="${n(x)}" y="${n(y)}" width="${n(w)}" height="${n(h)}"/></clipPath>` +
+      `<g clip-path="url(#${name})" opacity="${alpha}">`);
+    draw(this);
+    this.parts.push("</g>");
   }
 
   image(canvas, x, y, w, h) {

@@ -111,7 +111,8 @@ function drawCurve(pen, [width, height]) {
   const n = frame.mean.length, few = n <= 30, left = 52, right = 12, top = 26;
   const longest = few ? Math.max(...Array.from({length: n}, (_, i) => nameOf(i).length)) : 0, turned = few && longest * 6.2 > (width - left) / n;
   const bottom = turned ? Math.min(90, 16 + 5.2 * longest) : 36, to = state.log ? v => Math.log10(Math.max(v, 0) + 1) : v => v;
-  const band = side => Array.from(frame.mean, (m, i) => to(m + side * 2 * (frame.std ? frame.std[i] : 0)));
+  const least = facts.counts ? 0 : -Infinity;  // no band where no count can be
+  const band = side => Array.from(frame.mean, (m, i) => to(Math.max(least, m + side * 2 * (frame.std ? frame.std[i] : 0))));
   const kept = state.draws && frame.draws ? frame.draws.shape[0] : 0;
   const seen = [...band(-1), ...band(1), ...(frame.measured ? Array.from(frame.measured, to) : [])];
   let [low, high] = range(seen);
@@ -128,7 +129,8 @@ function drawCurve(pen, [width, height]) {
   if (few) line(frame.mean).forEach(([x, y]) => pen.ellipse(x, y, 2.5, 2.5, {fill: colour("accent")}));
   if (frame.measured) line(frame.measured).forEach(([x, y]) => { if (Number.isFinite(y)) pen.ellipse(x, y, n > 200 ? 1.3 : 3, n > 200 ? 1.3 : 3, {fill: colour("mark")}); });
   if (few) {
-    for (let i = 0; i < n; i++) {
+    const every = turned ? Math.ceil(13 / (px(1) - px(0))) : 1;  // a turned label needs thirteen pixels
+    for (let i = 0; i < n; i += every) {
       const words = elided(nameOf(i), turned ? 80 : (width - left) / n + 10);
       pen.text(words, px(i), height - bottom + 10, turned ? {anchor: "end", turn: -50} : {anchor: "middle"});
     }
@@ -136,9 +138,9 @@ function drawCurve(pen, [width, height]) {
     for (const tick of ticks(0, n - 1, 8)) pen.text(facts.names.length ? elided(nameOf(Math.round(tick)), 60) : String(Math.round(tick) + 1), px(tick), height - bottom + 11, {anchor: "middle"});
     pen.text("value", (left + width - right) / 2, height - 8, {anchor: "middle", fill: colour("ink")});
   }
-  const entries = [["predicted", "accent"], ...(frame.std ? [["two deviations", "accent"]] : []), ...(frame.measured ? [["measured", "mark"]] : [])];
+  const entries = [["predicted", "accent"], ...(frame.std ? [["± 2 std", "accent"]] : []), ...(frame.measured ? [["measured", "mark"]] : [])];
   entries.forEach(([words, tone], i) => {
-    const x = left + 112 * i;
+    const x = left + Math.min(112, (width - left) / 3) * i;
     if (words === "measured") pen.ellipse(x + 7, 10, 3, 3, {fill: colour(tone)});
     else pen.rect(x, words === "predicted" ? 9 : 5, 14, words === "predicted" ? 2 : 10, {fill: colour(tone), alpha: words === "predicted" ? 1 : 0.25});
     pen.text(words, x + 20, 10);
