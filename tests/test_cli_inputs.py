@@ -200,6 +200,42 @@ def test_draws_are_those_of_the_model(folder: Path, run: Path, tmp_path: Path) -
     np.testing.assert_allclose(table[GENES], expected.reshape(6, 3), rtol=1e-6)
 
 
+def test_draws_of_missing_values_are_a_table_with_names(folder: Path, run: Path, tmp_path: Path) -> None:
+    holes = visits()
+    holes.loc[3, "gene_b"] = np.nan
+    holes.to_csv(tmp_path / "holes.csv", index=False, na_rep="NA")
+    succeed("impute", run, tmp_path / "holes.csv", "--out", tmp_path / "filled", "--n-samples", 3, "--quiet")
+    draws = np.load(tmp_path / "filled" / "draws.npy")  # (rows, draws, values)
+    table = pd.read_csv(tmp_path / "filled" / "draws.csv", dtype={"subject": str})
+    assert draws.shape == (24, 3, 3) and table["draw"].tolist() == [0] * 24 + [1] * 24 + [2] * 24
+    np.testing.assert_allclose(table[GENES], np.moveaxis(draws, 1, 0).reshape(72, 3), rtol=1e-6)
+    assert table.loc[[3, 27, 51], "gene_b"].nunique() == 3
+
+
+def test_rows_of_an_h5ad_file_are_drawn_at_its_places(folder: Path, tmp_path: Path) -> None:
+    words = [
+        "fit",
+        folder / "v.h5ad",
+        "--layer",
+        "raw",
+        "--spatial",
+        "time",
+        "--kernel",
+        "Learned(subject, 2) * RBF(x)",
+    ]
+    succeed(*words, "--out", tmp_path / "run", *QUICK)
+    places = ["--spatial", "time", "--out", tmp_path / "drawn", "--quiet", "--json"]
+    assert json.loads(succeed("sample", tmp_path / "run", folder / "v.h5ad", *places))["count"] == 1
+    assert np.load(tmp_path / "drawn" / "draws.npy").shape == (1, 24, 3)
+
+
+def test_info_has_every_part_of_a_kernel_that_repeats_one(folder: Path, tmp_path: Path) -> None:
+    words = ["fit", folder / "v.csv", "--samples", "gene_*", "--kernel", "RBF(age) + Categorical(subject) * RBF(age)"]
+    succeed(*words, "--out", tmp_path / "run", *QUICK)
+    learned = json.loads(succeed("info", tmp_path / "run", "--json"))["learned"]
+    assert [name for name in learned if name.startswith("RBF")] == ["RBF('age')", "RBF('age') (2)"]
+
+
 def test_score_and_explain_say_what_the_model_says(folder: Path, run: Path) -> None:
     model, table = GPPVAE.load(run), visits()
     found = json.loads(succeed("score", run, folder / "v.csv", "--json", "--quiet"))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gppvae.data.files import read_table
@@ -102,3 +103,18 @@ def test_columns_of_text_and_numbers_do_not_depend_on_the_size_of_the_file(tmp_p
     n = 300_000
     path = written(tmp_path, "a\n" + "007\n" * n + "x\n")
     assert set(read_table(path)["a"].tolist()) == {"007", "x"}
+
+
+def test_words_for_missing_numbers(tmp_path: Path) -> None:
+    """Programs write holes as NA or NaN. A column of words keeps them, and an id may be called NA."""
+    table = read_table(written(tmp_path, "id,age,gene,none,word\nNA,1,NA,NaN,NA\nb,nan,2.5,NA,x\n"), ["id"])
+    assert table["id"].tolist() == ["NA", "b"] and table["word"].tolist() == ["NA", "x"]
+    assert table["age"].tolist()[0] == 1.0 and table["gene"].tolist()[1] == 2.5
+    assert table.dtypes[["age", "gene", "none"]].tolist() == [np.dtype(float)] * 3
+    assert table[["age", "gene", "none"]].isna().to_numpy().tolist() == [[False, True, True], [True, False, True]]
+
+
+def test_an_id_written_as_nan_is_missing(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path, "id,x\na,1\nnan,2\nNaN,3\n"), ["id"])
+    with pytest.raises(ValueError, match=r"column 'id' must name an id in every row, .* in row 1 \(2 such rows\)"):
+        Table(table).levels("id")

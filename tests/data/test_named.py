@@ -83,8 +83,6 @@ def test_columns_are_found_by_name_whatever_their_order(model: GPPVAE) -> None:
     assert model.score(table, table) == model.score(table[GENES].to_numpy(), table)
     with pytest.raises(ValueError, match=r"got none named 'gene_b' \(1 such\); add them"):
         model.encode(table.drop(columns="gene_b"))
-    with pytest.raises(ValueError, match=r"ordered as in training, got \['gene_c'\] at place 0"):
-        model.encode(Named(table[GENES].to_numpy(), GENES[::-1]))
 
 
 def test_a_vae_takes_a_frame_too(tmp_path: Path) -> None:
@@ -129,7 +127,7 @@ def test_patterns_leave_out_what_the_kernel_reads() -> None:
     [
         (["gene_a", "gene_q"], "got 'gene_q', which fits none; did you mean 'gene_"),
         ("nothing", "got 'nothing', which fits none"),
-        (["gene_a", "note"], "column 'note' must be numeric to be part of a sample, got values like 'text'"),
+        (["gene_a", "note"], "column 'note' must be numeric to be part of a sample, got 'text' in row 0"),
         (["gene_a", "age"], "got column 'age' as both"),
     ],
 )
@@ -137,6 +135,35 @@ def test_columns_that_cannot_be_samples(samples: object, told: str) -> None:
     with pytest.raises(ValueError, match=told) as caught:
         GPPVAE(KERNEL, **QUICK).fit(samples, visits(), progress=False)
     assert "\n" not in str(caught.value)
+
+
+def test_the_value_that_is_no_number_is_shown_with_its_row() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [0.5, "oops", None]})
+    with pytest.raises(ValueError, match="'b' must be numeric to be part of a sample, got 'oops' in row 1"):
+        Samples(frame)
+    with pytest.raises(ValueError, match="got '1,5' in row 0; write decimal points instead of commas"):
+        Samples(pd.DataFrame({"a": ["1,5", "2,5"]}))
+    dates = pd.DataFrame({"a": pd.to_datetime(["2020-01-01", "2020-01-02"])})
+    with pytest.raises(ValueError, match="'a' must be numeric to be part of a sample, got '2020-01-01"):
+        Samples(dates)
+
+
+def test_numbers_of_any_kind_in_one_column_are_numbers() -> None:
+    frame = pd.DataFrame({"a": [1, None, 2.5], "b": [3, 4, 5]}).astype(object)
+    y, mask = Samples(frame, missing="mask").read(torch.arange(3))
+    assert mask is not None and not mask[1, 0]
+    np.testing.assert_array_equal(y.numpy(), [[1.0, 3.0], [0.0, 4.0], [2.5, 5.0]])
+
+
+def test_named_values_are_found_by_name_whatever_their_order(model: GPPVAE) -> None:
+    values, rows = plain()
+    mixed, names = np.column_stack([values, np.ones(len(values))])[:, [2, 3, 0, 1]], ["gene_c", "more", *GENES[:2]]
+    expected = model.score(values, rows)
+    for given in (mixed, scipy.sparse.csr_matrix(mixed)):
+        assert model.score(Named(given, names), rows) == pytest.approx(expected, rel=1e-6)
+        assert model.score(Subset(Named(given, names), np.arange(20)), rows) == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ValueError, match=r"the 3 values of the training samples, got none named 'gene_b' \(1 such\)"):
+        model.score(Named(values, ["gene_a", "b", "gene_c"]), rows)
 
 
 def test_a_name_that_stands_twice_is_refused() -> None:

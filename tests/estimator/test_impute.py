@@ -114,6 +114,13 @@ def test_missing_values_are_counted_and_lost_ones_told(caplog: pytest.LogCapture
     assert "2 samples have no observed value (the first is number 3)" in told
 
 
+def test_a_named_value_that_is_missing_everywhere_is_told_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    frame = pd.DataFrame({"gene_a": np.arange(10.0), "gene_b": np.nan})
+    GPPVAE("RBF(time)", 2, width=4, epochs=1, missing="mask").fit(frame, {"time": np.arange(10.0)}, progress=False)
+    told = [record.getMessage() for record in caplog.records]
+    assert "1 value is missing in every sample ('gene_b'); predictions there mean nothing" in told
+
+
 @pytest.mark.parametrize("channels", ["first", "last"])
 def test_a_channel_that_is_missing_everywhere_is_found_in_either_order(
     channels: str, caplog: pytest.LogCaptureFixture

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from gppvae.estimator.described import as_written, natural_order
 
 from gppvae import GPPVAE, VAE, Prediction
 from gppvae.estimator.comparison import Comparison
+from gppvae.estimator.kernel_summary import as_written, natural_order
 from gppvae.kernels import parse_kernel, with_amplitudes
 from tiny import KERNEL, held_out
 

@@ -9,7 +9,17 @@ from scipy.optimize import minimize
 
 from gppvae.data.table import Table
 from gppvae.kernels import parse_kernel
-from gppvae.models.start import fit_components, principal_components, rows_for_start
+from gppvae.models.start import (
+    MAX_COMPONENTS,
+    Components,
+    fit_components,
+    principal_components,
+    rows_for_start,
+    some_values,
+    spread_over,
+    start_linear,
+    unexplained_variance,
+)
 
 
 def field(n: int = 150, length: float = 0.8, noise: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +78,7 @@ def test_length_scales_are_those_of_a_dense_search() -> None:
     kernel = parse_kernel("RBF(x, y)")
     kernel.bind(table)
     scores = principal_components(torch.tensor(values), None)[0]
-    signal = fit_components(kernel, kernel.code(table), scores)
+    signal, _ = fit_components(kernel, kernel.code(table), scores)
     found = kernel.leaves()[0].base.lengthscale.detach().numpy().ravel()
     expected = dense_length(places, scores[:, :4].numpy())
     assert np.abs(found / expected - 1.0).max() < 0.2  # one length per axis here, one for both there
@@ -106,3 +116,88 @@ def test_whole_ids_are_taken(kernel: str) -> None:
     counts = np.bincount(picked // 9, minlength=100)
     whole = ((counts == 9) | (counts == 0)).sum()
     assert whole >= 99 if "Learned" in kernel else whole < 90
+
+
+# -- where values are missing
+
+
+def holes(values: np.ndarray, share: float = 0.3) -> torch.Tensor:
+    return torch.tensor(np.random.default_rng(8).random(values.shape) > share)
+
+
+def dense_signal(gram: np.ndarray, values: np.ndarray) -> float:
+    """Share of the variance that a kernel explains at its most likely noise, by dense solves over a fine grid."""
+    n, best = len(gram), (math.inf, 0.0)
+    for delta in np.exp(np.linspace(math.log(1e-4), math.log(1e3), 300)):
+        S = gram / gram.diagonal().mean() + delta * np.eye(n)
+        loss = 0.5 * n * math.log(values @ np.linalg.solve(S, values) / n) + 0.5 * np.linalg.slogdet(S)[1]
+        best = min(best, (loss, 1.0 / (1.0 + delta)))
+    return best[1]
+
+
+def test_what_the_kernel_explains_of_a_value_is_judged_where_it_was_observed() -> None:
+    places, values = field()
+    values = np.column_stack([values, np.random.default_rng(1).normal(size=len(values)), np.zeros(len(values))])
+    mask = holes(values)
+    mask[:, 7] = False  # never observed
+    spoiled = torch.where(mask, torch.tensor(values), torch.tensor(1e6))
+    table = Table({"x": places[:, 0], "y": places[:, 1]})
+    kernel = parse_kernel("RBF(x, y)")
+    kernel.bind(table)
+    rows = kernel.code(table)
+    scores, loadings, std = principal_components(spoiled, mask)
+    signal, of_values = fit_components(kernel, rows, scores, some_values(spoiled, mask))
+    assert of_values is not None and len(of_values) == 8
+    gram = kernel.gram(rows, rows).detach().numpy()
+    for place in range(7):
+        seen = mask[:, place].numpy()
+        own = (values[seen, place] - values[seen, place].mean()) / values[seen, place].std()
+        expected = dense_signal(gram[np.ix_(seen, seen)], own)
+        noise = (1.0 - of_values[place].item()) / (1.0 - expected)
+        assert 0.8 < noise < 1.25, "a step of the grid of noises is a third of this range"
+    assert of_values[6] < 0.1 and of_values[7] == 0.0
+    found = Components(loadings, std, signal, of_values)
+    np.testing.assert_allclose(unexplained_variance(found, 2).numpy(), 1.0 - of_values.numpy())
+
+
+def test_without_holes_and_for_images_values_are_not_asked() -> None:
+    values = torch.tensor(field()[1])
+    assert some_values(values, None) is None and some_values(values, torch.ones_like(values, dtype=torch.bool)) is None
+    assert some_values(torch.zeros(4, 1, 2, 2), torch.zeros(4, 1, 2, 2, dtype=torch.bool)) is None
+
+
+def test_of_many_values_some_speak_for_all() -> None:
+    many = 3 * MAX_COMPONENTS
+    y = torch.randn(20, many, generator=torch.Generator().manual_seed(0))
+    found = some_values(y, holes(y.numpy()))
+    assert found is not None and found[0].shape == (20, MAX_COMPONENTS)
+    of_some = torch.linspace(0.0, 1.0, MAX_COMPONENTS)
+    whole = spread_over(of_some, many)
+    assert whole[0] == 0.0 and whole[-1] == 1.0 and whole[1] == pytest.approx(0.5) and len(whole) == many
+    np.testing.assert_array_equal(spread_over(of_some, MAX_COMPONENTS).numpy(), of_some.numpy())
+
+
+def test_the_mask_says_nothing_where_an_encoder_starts() -> None:
+    """Latents are scores over their standard deviation; in loops."""
+    n_values, n_latents = 5, 2
+    loadings = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(0)))[0][:3].double()
+    found = Components(loadings, torch.tensor([2.0, 1.0, 0.5]), torch.tensor([0.9, 0.5, 0.0]))
+    encoder, decoder = torch.nn.Linear(2 * n_values, 2 * n_latents), torch.nn.Linear(n_latents, n_values)
+    start_linear(encoder, decoder, found, alpha=0.3)
+    y = torch.randn(5, generator=torch.Generator().manual_seed(1))
+    for seen in (torch.ones(5), torch.zeros(5)):
+        out = encoder(torch.cat([y, seen])).detach()
+        for latent in range(n_latents):
+            size = found.std[latent].item() * math.sqrt(found.signal[latent].item())
+            score = sum(loadings[latent, k].item() * y[k].item() for k in range(n_values))
+            assert out[latent].item() == pytest.approx(score / size, rel=1e-5)
+            assert out[n_latents + latent].item() == pytest.approx(math.log(0.3), rel=1e-5)
+
+
+def test_a_search_that_fails_everywhere_leaves_the_kernel_as_it_was() -> None:
+    table = Table({"x": np.arange(12.0)})
+    kernel = parse_kernel("RBF(x)")
+    kernel.bind(table)
+    before = kernel.leaves()[0].base.lengthscale.item()
+    fit_components(kernel, kernel.code(table), torch.full((12, 1), torch.nan, dtype=torch.float64))
+    assert kernel.leaves()[0].base.lengthscale.item() == before

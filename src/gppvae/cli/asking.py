@@ -78,7 +78,7 @@ def impute(
     table: Table,
     out: Out,
     source: SampleOptions,
-    n_samples: Annotated[int, typer.Option(help="Draws of the missing values, in draws.npy.")] = 0,
+    n_samples: Annotated[int, typer.Option(help="Draws of the missing values, in draws.npy and draws.csv.")] = 0,
     include_noise: Annotated[bool, typer.Option(help="Include the noise of the values.")] = True,
     seed: Seed = None,
     images: Images = True,
@@ -86,7 +86,7 @@ def impute(
 ) -> None:
     """Fill in missing values of samples: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
 
-    Empty cells of a table and NaN in an array are missing. Observed values are unchanged.
+    Empty cells of a table, NA, and NaN in an array are missing. Observed values are unchanged.
 
     Example: gppvae impute runs/visits visits.csv --samples "gene_*" --out filled
     """
@@ -112,6 +112,7 @@ def sample(
     prior: Annotated[bool, typer.Option("--prior", help="Draw as if no data had been seen.")] = False,
     include_noise: Noise = False,
     seed: Seed = None,
+    spatial: Spatial = None,
     shown: Shown,
 ) -> None:
     """Draw whole functions at the rows of a table: draws.npy of shape (draws, rows, ...) and rows.csv.
@@ -121,7 +122,7 @@ def sample(
     with _fitted(run, out) as model:
         from gppvae.report.predictions import write_draws
 
-        wanted = Inputs.of_model(SampleOptions(), model).table(rows)
+        wanted = Inputs.of_model(SampleOptions(spatial=spatial), model).table(rows)
         with row_bar("sample", shown):
             names = write_draws(
                 out, lambda: model.sample(wanted, n_samples, prior, include_noise, seed), model, wanted, rows

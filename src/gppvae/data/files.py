@@ -20,6 +20,8 @@ SEPARATORS = (",", "\t", ";")
 HEAD_BYTES = 1 << 22  # of a file, enough for the header line and some rows
 PARQUET = (".parquet", ".pq")
 ROWS_TRIED = 20  # to tell the separator
+MISSING_WORDS = ("NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")  # in a column of numbers
+NO_IDS = ("NaN", "nan")  # an id may well be called NA
 
 
 def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> pd.DataFrame:
@@ -28,7 +30,7 @@ def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> 
     Args:
         path: the file; .parquet and .pq are Parquet, everything else is text.
         id_columns: columns to keep as text, so that "007" stays "007" whatever else the column holds; a whole
-            number written as 3.0 is the id 3.
+            number written as 3.0 is the id 3. In other columns, NA, NaN and null among numbers are missing numbers.
 
     Example:
         >>> from pathlib import Path
@@ -65,10 +67,22 @@ def _read_text(file: Path, ids: list[str]) -> pd.DataFrame:
             )
     except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
         raise ValueError(f"{expected} something else ({reason(error)}); check that row") from None
-    for name in ids:
-        if name in table:
-            table[name] = table[name].str.replace(r"^([-+]?\d+)\.0+$", r"\1", regex=True)
+    for name in table.columns:
+        if name in ids:
+            texts = table[name].str.replace(r"^([-+]?\d+)\.0+$", r"\1", regex=True)
+            table[name] = texts.mask(texts.isin(NO_IDS))
+        elif not pd.api.types.is_numeric_dtype(table[name]):
+            table[name] = _numbers_if_any(table[name])
     return table
+
+
+def _numbers_if_any(texts: pd.Series) -> pd.Series:
+    """A column of numbers if all texts but words for missing ones are numbers, else as it is."""
+    word = texts.isin(MISSING_WORDS)
+    if not word.any():
+        return texts
+    numbers = pd.to_numeric(texts.mask(word), errors="coerce").astype(float)
+    return texts if (numbers.isna() & texts.notna() & ~word).any() else numbers
 
 
 def _read_parquet(file: Path, ids: list[str]) -> pd.DataFrame:

@@ -50,14 +50,16 @@ class MissingValues:
         """How much is missing, in one sentence."""
         return f"{self.total} of {self.n_values} values are missing ({100.0 * self.total / self.n_values:.3g}%)"
 
-    def remarks(self, vectors: bool) -> list[str]:
-        """Warnings about channels and samples without any observed value."""
+    def remarks(self, vectors: bool, names: list[str] | None = None) -> list[str]:
+        """Warnings about channels and samples without any observed value; `names` are those of the values, if any."""
         found = []
         if self.channels:
             kind = ("value" if vectors else "channel") + ("s are" if len(self.channels) > 1 else " is")
-            shown = ", ".join(map(str, self.channels[:5])) + (" ..." if len(self.channels) > 5 else "")
+            first, more = self.channels[:5], " ..." if len(self.channels) > 5 else ""
+            shown = [str(n) for n in first] if names is None else [repr(names[n]) for n in first]
+            which = ("number " if names is None else "") + ", ".join(shown) + more
             found.append(
-                f"{len(self.channels)} {kind} missing in every sample (number {shown}); predictions there mean nothing"
+                f"{len(self.channels)} {kind} missing in every sample ({which}); predictions there mean nothing"
             )
         if self.samples:
             many = "s have" if self.samples > 1 else " has"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pandas as pd
 
 from gppvae.data.subset import Subset
 from gppvae.data.table import repeated_name
-from gppvae.data.words import did_you_mean, shortened
+from gppvae.data.words import decimal_comma, did_you_mean, shortened
 
 
 class Named:
@@ -39,6 +40,21 @@ class Named:
         return part.toarray() if hasattr(part, "toarray") else np.asarray(part)
 
 
+class Picked:
+    """Some values of each sample of an array-like, read on demand.
+
+    Args:
+        data: (N, D) array-like.  places: of the values, in the order wanted.
+    """
+
+    def __init__(self, data: Named, places: np.ndarray) -> None:
+        self.data, self.places = data, places
+        self.shape, self.dtype = (len(data), len(places)), data.dtype
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        return self.data[key][:, self.places]
+
+
 def names_of(samples: Any) -> list[str] | None:
     """Names of the samples' values, where they have any."""
     if isinstance(samples, Subset):
@@ -52,15 +68,22 @@ def from_frame(frame: pd.DataFrame) -> Named:
     """The columns of a DataFrame, all of them numbers, as one array; missing numbers are NaN."""
     for place, kind in enumerate(frame.dtypes):
         if not pd.api.types.is_numeric_dtype(kind):  # bool is numeric
-            like = "" if frame.empty else f" like {shortened(str(frame.iloc[0, place]))!r}"
-            raise ValueError(
-                f"column {shortened(str(frame.columns[place]))!r} must be numeric to be part of a sample, got values"
-                f"{like}; choose the columns of the samples by name"
-            )
+            _check_numbers(frame.iloc[:, place])
     if len(frame.columns) and all(isinstance(kind, pd.SparseDtype) for kind in frame.dtypes):
         return Named(frame.sparse.to_coo().tocsr(), frame.columns)
-    own = all(isinstance(kind, np.dtype) for kind in frame.dtypes)
+    own = all(isinstance(kind, np.dtype) and kind.kind != "O" for kind in frame.dtypes)
     return Named(frame.to_numpy() if own else frame.to_numpy(np.float64, na_value=np.nan), frame.columns)
+
+
+def _check_numbers(column: pd.Series) -> None:
+    """Raise ValueError unless a column of any type holds numbers, missing ones included."""
+    wrong = [row for row, value in enumerate(column) if not (isinstance(value, Real) or pd.isna(value))]
+    if wrong or column.dtype != object:
+        shown = shortened(str(column.iloc[wrong[0]])) if wrong else str(column.dtype)
+        where = f" in row {wrong[0]}" if wrong else ""
+        advice = decimal_comma(shown) or "choose the columns of the samples by name"
+        name = shortened(str(column.name))
+        raise ValueError(f"column {name!r} must be numeric to be part of a sample, got {shown!r}{where}; {advice}")
 
 
 def chosen_columns(patterns: str | Sequence[str], columns: Iterable[Any], read: Sequence[str] = ()) -> list[str]:
@@ -112,7 +135,7 @@ def samples_from(samples: Any, table: Any, read: Sequence[str] = ()) -> Any:
 
 
 def aligned(samples: Any, names: list[str] | None) -> Any:
-    """Samples with their values in the order of training; further columns of a DataFrame are ignored.
+    """Samples with their values in the order of training, found by name; further values are ignored.
 
     Args:
         names: of the training samples' values, or None where they had none.
@@ -120,19 +143,18 @@ def aligned(samples: Any, names: list[str] | None) -> Any:
     given = names_of(samples)
     if names is None or given is None or given == names:
         return samples
-    missing = [name for name in names if name not in set(given)]
+    place = {name: number for number, name in enumerate(given)}
+    missing = [name for name in names if name not in place]
+    if missing:
+        raise ValueError(
+            f"expected the {len(names)} values of the training samples, got none named {shortened(missing[0])!r} "
+            f"({len(missing)} such); add them"
+        )
+    if isinstance(samples, Subset):
+        return Subset(aligned(samples.data, names), samples.index)
     if isinstance(samples, pd.DataFrame):
-        if missing:
-            raise ValueError(
-                f"expected the {len(names)} columns of the training samples, got none named {shortened(missing[0])!r} "
-                f"({len(missing)} such); add them"
-            )
         return samples.rename(columns=str)[names]
-    place = next((n for n, (a, b) in enumerate(zip(names, given, strict=False)) if a != b), min(len(names), len(given)))
-    raise ValueError(
-        f"expected values named and ordered as in training, got {given[place : place + 1]} at place {place} instead of "
-        f"{names[place : place + 1]}; reorder them"
-    )
+    return Named(Picked(samples, np.array([place[name] for name in names])), names)
 
 
 def framed(array: np.ndarray, names: list[str] | None, like: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from gppvae.data.words import did_you_mean, shortened
+from gppvae.data.words import decimal_comma, did_you_mean, shortened
 
 MAX_ID_LENGTH = 1000  # characters; ids have a fixed width in memory, so a long one would cost its length in every row
 
@@ -79,8 +78,7 @@ class Table:
             if text.size or raw.dtype.kind in "mM":
                 shown = shortened(str(raw[text[0]] if text.size else raw[0]))
                 advice = "use Learned, FreeForm or Categorical for ids, or convert dates to numbers"
-                if re.fullmatch(r"[-+]?\d+,\d+", shown):
-                    advice = "write decimal points instead of commas"
+                advice = decimal_comma(shown) or advice
                 raise ValueError(f"column {name!r} must be numeric, got values like {shown!r}; {advice}")
             bad = np.flatnonzero(np.isinf(values) if may_miss else ~np.isfinite(values))
             if bad.size:

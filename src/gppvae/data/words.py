@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 
 LONGEST = 60  # characters of a value or a name that an error message repeats
@@ -36,3 +37,8 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """The known name that is closest, as a question; what is said `otherwise` when none is close."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def decimal_comma(text: str) -> str:
+    """What to do about a number written with a comma; empty for any other text."""
+    return "write decimal points instead of commas" if re.fullmatch(r"[-+]?\d+,\d+", text) else ""

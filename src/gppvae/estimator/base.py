@@ -492,7 +492,7 @@ def tell_missing(samples: Samples) -> None:
     if not found.total or not first_process():
         return
     log.info("%s; the encoder sees which", found.count())
-    for remark in found.remarks(vectors=len(samples.shape) == 1):
+    for remark in found.remarks(len(samples.shape) == 1, samples.names):
         log.warning(remark)
 
 

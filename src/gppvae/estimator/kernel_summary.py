@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +32,12 @@ def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
             rows.append((f"{of}no kernel", "what no column explains, variance 1"))
             continue
         parts = [part for part in group.kernel.modules() if isinstance(part, (Leaf, Scale))]
-        rows += [
-            (of + _name(part), (learned_words(part) or "nothing to learn") + kernel_label(model, part))
-            for part in parts
-        ]
+        seen: Counter[str] = Counter()
+        for part in parts:
+            name = _name(part)
+            seen[name] += 1  # a kernel may have the same part several times
+            words = (learned_words(part) or "nothing to learn") + kernel_label(model, part)
+            rows.append((of + name + (f" ({seen[name]})" if seen[name] > 1 else ""), words))
         rows.append((f"{of}latent noise", f"variance {float(group.alpha.detach()):.4g}{noise_label(model)}"))
     return rows
 

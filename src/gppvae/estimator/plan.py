@@ -37,10 +37,13 @@ from gppvae.models.start import (
     fit_components,
     principal_components,
     rows_for_start,
+    some_values,
+    spread_over,
     start_linear,
     unexplained_variance,
 )
 from gppvae.models.vae import Autoencoder
+from gppvae.nets.masked import MaskedEncoder
 from gppvae.nets.mlp import LinearPlusDecoder, LinearPlusEncoder
 from gppvae.prior.latent_prior import LatentPrior
 
@@ -69,6 +72,7 @@ class Plan:
     def start_networks(self, autoencoder: Autoencoder) -> None:
         """Start the networks for vectors, and the noise, at the linear model of the components."""
         encoder, decoder, likelihood = autoencoder.encoder, autoencoder.decoder, autoencoder.likelihood
+        encoder = encoder.encoder if isinstance(encoder, MaskedEncoder) else encoder
         linear = isinstance(encoder, LinearPlusEncoder) and isinstance(decoder, LinearPlusDecoder)
         if self.components is None or not linear or not isinstance(likelihood, ScaledGaussian):
             return
@@ -135,6 +139,8 @@ def _alpha(estimator: GPPVAE, inference: str, schedule: Schedule, linear: Compon
     if linear is None or inference == "global":
         return schedule.alpha
     signal, variance = linear.signal[:n_latents], linear.std[:n_latents].square()
+    if linear.value_signal is not None:  # scores are noisier than latents where values are missing
+        signal, variance = linear.value_signal, torch.ones_like(linear.value_signal)
     found = float((variance * (1.0 - signal)).sum() / (variance * signal).sum())
     return min(max(found, ALPHAS[0]), ALPHAS[1])
 
@@ -154,11 +160,15 @@ def _start(
     index = rows_for_start(all_rows, list(kernels), generator)
     y, mask = samples.read(torch.from_numpy(kept)[index])
     likelihood.adapt(samples.shape)
-    scores, loadings, std = principal_components(likelihood.encoder_input(y), mask)
+    seen = likelihood.encoder_input(y)
+    scores, loadings, std = principal_components(seen, mask)
+    values = some_values(seen, mask)
     rows = all_rows[index.to(all_rows.device)]
-    signal = torch.zeros(scores.shape[1], dtype=torch.float64)
+    signal, of_values = torch.zeros(scores.shape[1], dtype=torch.float64), None
     for kernel in kernels:
-        signal = torch.maximum(signal, fit_components(kernel, rows, scores))
+        own, own_values = fit_components(kernel, rows, scores, values)
+        signal = torch.maximum(signal, own)
+        of_values = own_values if of_values is None or own_values is None else torch.maximum(of_values, own_values)
         for leaf in kernel.leaves():
             if isinstance(leaf, InducingLeaf) and not leaf.complete:
                 leaf.choose_inducing_again(
@@ -168,7 +178,7 @@ def _start(
                 lengths = ", ".join(f"{float(value):.3g}" for value in leaf.base.lengthscale.detach().reshape(-1))
                 tell("%s: length scale %s, by an exact fit to principal components", leaf.text(), lengths)
                 leaf.base.requires_grad_(False)
-    return Components(loadings, std, signal)
+    return Components(loadings, std, signal, None if of_values is None else spread_over(of_values, loadings.shape[1]))
 
 
 def rows_held_out(

@@ -40,11 +40,13 @@ class Components:
     Attributes:
         loadings: (C, values), orthonormal.  std: of the scores, (C,).
         signal: share of each score's variance that the kernel explains, (C,).
+        value_signal: share of each value's variance that it explains, (values,), where values are missing.
     """
 
     loadings: Tensor
     std: Tensor
     signal: Tensor
+    value_signal: Tensor | None = None
 
     def count(self, least_signal: float) -> int:
         """Number of components of which the kernel explains at least this share; at least one."""
@@ -73,6 +75,33 @@ def principal_components(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor
     return scores, scores.T @ flat / (len(flat) * stds[:, None]), stds
 
 
+def some_values(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Standardised values of samples, and which were observed, (n, V) each; None for images, or with none missing.
+
+    Args:
+        y: (n, values); at most MAX_COMPONENTS of the values are taken, evenly spaced.  mask: of observed values.
+    """
+    if mask is None or y.ndim != 2 or bool(mask.all()):
+        return None
+    picked = _some_places(y.shape[1])
+    values, seen = y[:, picked].double(), mask[:, picked]
+    count = seen.sum(0).clamp_min(1)
+    centred = torch.where(seen, values - torch.where(seen, values, 0.0).sum(0) / count, 0.0)
+    std = (centred.square().sum(0) / count).sqrt()
+    return centred / torch.where(std > 0.0, std, 1.0), seen
+
+
+def spread_over(of_some: Tensor, n_values: int) -> Tensor:
+    """Numbers of the values that `some_values` takes, for all values: the others get the mean."""
+    whole = of_some.mean().repeat(n_values)
+    whole[_some_places(n_values)] = of_some
+    return whole
+
+
+def _some_places(n_values: int) -> Tensor:
+    return torch.linspace(0, n_values - 1, min(n_values, MAX_COMPONENTS)).round().long()
+
+
 def rows_for_start(rows: Rows, kernels: list[Kernel], generator: torch.Generator) -> Tensor:
     """Some rows, at most MAX_ROWS: whole ids of the id column with most levels, since their views belong together."""
     n = len(rows)
@@ -87,13 +116,18 @@ def rows_for_start(rows: Rows, kernels: list[Kernel], generator: torch.Generator
     return order[:MAX_ROWS].sort().values
 
 
-def fit_components(kernel: Kernel, rows: Rows, scores: Tensor) -> Tensor:
+def fit_components(
+    kernel: Kernel, rows: Rows, scores: Tensor, values: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Set the kernel's hyper-parameters by exact maximum likelihood on the leading scores.
 
     Learned vectors stay as they are: here all pairs of ids have one correlation, which is fitted too.
 
+    Args:
+        scores: (n, C).  values: of `some_values`.
+
     Returns:
-        Share of each score's variance that the kernel explains, (C,).
+        Share of each score's variance that the kernel explains, (C,), and of each value's variance, (V,).
     """
     with _ids_alike(kernel) as alike:
         tuned = [p for p in _hyperparameters(kernel) if p.requires_grad]
@@ -106,11 +140,15 @@ def fit_components(kernel: Kernel, rows: Rows, scores: Tensor) -> Tensor:
 
         _minimise(loss, free, kernel)
         with torch.no_grad():
-            return _signal(kernel.gram(rows, rows), scores)
+            gram = kernel.gram(rows, rows)
+            return _signal(gram, scores), None if values is None else _signal_where(gram, *values)
 
 
 def start_linear(linear_in: nn.Linear, linear_out: nn.Linear, found: Components, alpha: float) -> None:
-    """Encoder and decoder as the linear maps of the components, latents of unit prior variance."""
+    """Encoder and decoder as the linear maps of the components, latents of unit prior variance.
+
+    The encoder's first inputs are the values; what it says of further ones, such as the mask, is 0.
+    """
     n = linear_out.in_features
     signal_std = (found.std * found.signal.clamp_min(0.05).sqrt())[:n, None]  # of the part that the GP explains
     loadings = found.loadings[:n]
@@ -120,12 +158,17 @@ def start_linear(linear_in: nn.Linear, linear_out: nn.Linear, found: Components,
         linear_in.weight.zero_()
         linear_in.bias.zero_()
         linear_out.weight[:, : len(loadings)] = (loadings * signal_std).T.to(linear_out.weight)
-        linear_in.weight[: len(loadings)] = (loadings / signal_std).to(linear_in.weight)
+        linear_in.weight[: len(loadings), : loadings.shape[1]] = (loadings / signal_std).to(linear_in.weight)
         linear_in.bias[n:] = math.log(alpha)
 
 
 def unexplained_variance(found: Components, n_latents: int) -> Tensor:
-    """Share of each value's variance that the first components, as the kernel explains them, leave, (values,)."""
+    """Share of each value's variance that the first components, as the kernel explains them, leave, (values,).
+
+    Where values are missing, scores are noisy in proportion; the values themselves then say what the kernel leaves.
+    """
+    if found.value_signal is not None:
+        return 1.0 - found.value_signal
     part = (found.loadings.square() * (found.std.square() * found.signal)[:, None])[:n_latents].sum(0)
     return 1.0 - part
 
@@ -183,7 +226,8 @@ def _minimise(loss: Callable[[], Tensor], free: list[nn.Parameter], kernel: Kern
         if value < best:
             best, best_values = value, [p.detach().clone() for p in free]
     _assign(free, best_values)
-    if _descend(loss, free, STEPS) > best:
+    end = _descend(loss, free, STEPS)
+    if end > best or math.isinf(end):
         _assign(free, best_values)
 
 
@@ -221,6 +265,15 @@ def _scale_lengths(kernel: Kernel, factor: float) -> None:
         if isinstance(leaf, StationaryLeaf) and not leaf.fixed:
             squared = isinstance(leaf, Periodic)  # its l is a squared length
             leaf.base.lengthscale = leaf.base.lengthscale * (factor**2 if squared else factor)
+
+
+def _signal_where(gram: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+    """`_signal` of each value at the rows where it was observed; 0 for one that was observed in fewer than two."""
+    signal = torch.zeros(values.shape[1], dtype=gram.dtype)
+    for place, known in enumerate(seen.T):
+        if known.sum() > 1:
+            signal[place] = _signal(gram[known][:, known], values[known, place, None])
+    return signal
 
 
 def _signal(gram: Tensor, scores: Tensor) -> Tensor:

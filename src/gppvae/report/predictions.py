@@ -47,7 +47,7 @@ def write_answers(
     """Write mean.npy, std.npy (if there is one) and rows.csv; for images a PNG per row and one contact sheet.
 
     Values with names are written as mean.csv and std.csv beside the columns of their rows, or as predictions.h5ad
-    where the rows came from an .h5ad file.
+    where the rows came from an .h5ad file; draws of them as draws.csv.
 
     Args:
         folder: must be free (see check_free).
@@ -67,6 +67,8 @@ def write_answers(
             parts = {"mean": found}
         arrays = {name: part for name, part in parts.items() if part is not None}
         _write_named(work, arrays, model.sample_names_, table, rows_file)
+        if table is not None and getattr(found, "draws", None) is not None:
+            _write_draws(work, found.draws, model.sample_names_, table)
         pictures = from_input_layout(arrays["mean"], model.layout_)
         if images and is_image(pictures.shape[1:]) and len(pictures):
             _draw(work, pictures, _row_names(table, model, len(pictures)))
@@ -86,9 +88,7 @@ def write_draws(
     def fill(work: Path) -> None:
         draws = draw()
         np.save(work / "draws.npy", draws)
-        if model.sample_names_ is not None:
-            for number, part in enumerate(draws):
-                _write_csv(work / "draws.csv", part, model.sample_names_, table.assign(draw=number), append=number > 0)
+        _write_draws(work, draws, model.sample_names_, table)
 
     return _written(folder, fill, table, rows_file)
 
@@ -136,6 +136,12 @@ def _write_named(
         return
     for name, array in arrays.items():
         _write_csv(folder / f"{name}.csv", array, names, rows)
+
+
+def _write_draws(folder: Path, draws: np.ndarray, names: list[str] | None, table: pd.DataFrame) -> None:
+    """Draws (n_samples, N, D) of named values as draws.csv, a line per draw and row."""
+    for number, part in enumerate(draws if names is not None else ()):
+        _write_csv(folder / "draws.csv", part, names or [], table.assign(draw=number), append=number > 0)
 
 
 def _write_csv(path: Path, array: np.ndarray, names: list[str], rows: pd.DataFrame, append: bool = False) -> None:
