@@ -78,8 +78,9 @@ def as_written(kernel: Kernel) -> str:
 
 
 def _summand(kernel: Kernel) -> str:
-    plain = isinstance(kernel, Scale) and kernel.initial == 1.0
-    return kernel.kernel.text() if plain and not isinstance(kernel.kernel, Scale | Sum) else as_written(kernel)
+    if isinstance(kernel, Scale) and kernel.initial == 1.0 and not isinstance(kernel.kernel, Scale | Sum):
+        return kernel.kernel.text()
+    return as_written(kernel)
 
 
 def _name(part: Leaf | Scale) -> str:
