@@ -35,6 +35,7 @@ PUT_BACK, PUT_BACK_RATE = 0.3, 0.5  # share of the epochs that see all of many r
 TOLERANCE = 0.15  # by which the error at rows held out must have grown to count against the patience
 PATIENCE = 15  # validations of a phase without improvement at rows held out before it stops
 LEAST_SIGNAL = 0.05  # share of a principal component's variance that the kernel must explain for a latent of its own
+USUAL_VALUES, LEAST_SHARE = 3 * 64 * 64, 0.3  # of an image that is trained for the usual length; least share of that
 LEAST_ROWS = 40  # below, every row is needed for training
 
 
@@ -57,10 +58,10 @@ class Schedule:
     weight_decay: float
     alpha: float
 
-    def epochs(self, n_rows: int, batch_size: int) -> int:
-        """Epochs that make between `least` and `most` steps."""
+    def epochs(self, n_rows: int, batch_size: int, share: float = 1.0) -> int:
+        """Epochs that make between `least` and `most` steps, times `share`."""
         per_epoch = -(-n_rows // batch_size)
-        steps = min(max(self.passes * n_rows / batch_size, self.least), self.most)
+        steps = share * min(max(self.passes * n_rows / batch_size, self.least), self.most)
         return max(1, math.ceil(steps / per_epoch))
 
 
@@ -150,6 +151,11 @@ def choose_inference(n_rows: int, shape: tuple[int, ...], rank: int) -> str:
     name = "leave_out" if few else "global"
     tell("%s inference for %d samples and %d features", name, n_rows, rank)
     return name
+
+
+def length_for(shape: tuple[int, ...], few: bool) -> float:
+    """Share of the usual length of a fit: few large images are learned by heart sooner, and their steps cost more."""
+    return min(1.0, max(USUAL_VALUES / math.prod(shape), LEAST_SHARE)) if few and len(shape) == 3 else 1.0
 
 
 def choose_held_out(

@@ -23,6 +23,7 @@ from gppvae.estimator.choices import (
     choose_learned_dims,
     choose_networks,
     is_few,
+    length_for,
     tell,
     written_phases,
 )
@@ -121,7 +122,8 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
     schedule = SCHEDULES[inference, "image" if len(samples.shape) == 3 else "vector" if linear else "other"]
     alpha = _alpha(estimator, inference, schedule, components if linear else None, most)
     batch_size = estimator.batch_size or schedule.batch_size
-    epochs = estimator.epochs if estimator.epochs is not None else schedule.epochs(n_rows, batch_size)
+    share = length_for(samples.shape, inference == "leave_out")
+    epochs = estimator.epochs if estimator.epochs is not None else schedule.epochs(n_rows, batch_size, share)
     rates = {name: value for name in ("lr", "prior_lr") if (value := getattr(estimator, name)) is not None}
     unexplained = any(kernel is None for kernel, _ in groups)
     tried = linear and estimator.epochs is None
