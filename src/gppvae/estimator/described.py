@@ -75,8 +75,8 @@ def as_written(kernel: Kernel) -> str:
 
 
 def _summand(kernel: Kernel) -> str:
-    plain = isinstance(kernel, Scale) and kernel.initial == 1.0
-    return kernel.kernel.text() if plain and not isinstance(kernel.kernel, Scale | Sum) else as_written(kernel)
+    inner = kernel.kernel if isinstance(kernel, Scale) and kernel.initial == 1.0 else kernel
+    return as_written(kernel if isinstance(inner, Scale | Sum) else inner)
 
 
 def _name(part: Leaf | Scale) -> str:
