@@ -4,6 +4,7 @@ import base64
 import copy
 import io
 import json
+import threading
 from typing import Any
 
 import numpy as np
@@ -335,3 +336,25 @@ def test_named_values_are_found_by_their_names() -> None:
     with pytest.raises(ValueError, match="expected lines of 2 numbers in file 1"):
         values(b"zinc,urea\n1\n", (2,), "file 1", ["zinc", "urea"])
     np.testing.assert_array_equal(values(b"1,2\n", (2,), "file 1", ["zinc", "urea"]), [[1.0, 2.0]])
+
+
+def test_the_page_answers_while_an_object_is_learned(pictures: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, learning, go_on = pictures.answers(), threading.Event(), threading.Event()
+    before = unpack(answers.frame({"row": ROW}))[1]["mean"]
+    learn = GPPVAE.add_objects
+
+    def slowly(model: GPPVAE, samples: np.ndarray, table: dict[str, list[object]]) -> list[str]:
+        learning.set()
+        assert go_on.wait(60)
+        return learn(model, samples, table)
+
+    monkeypatch.setattr(GPPVAE, "add_objects", slowly)
+    asked = {"id": "mine", "files": [png(pictures.samples[0])], "rows": [{"angle": 45.0}]}
+    thread = threading.Thread(target=answers.add, args=(asked,))
+    thread.start()
+    assert learning.wait(60)
+    np.testing.assert_array_equal(unpack(answers.frame({"row": ROW}))[1]["mean"], before)
+    go_on.set()
+    thread.join(60)
+    assert answers.added == ["mine"]
+    assert unpack(answers.frame({"row": {"spot": "mine", "angle": 45.0}}))[0]["status"] == 1

@@ -153,12 +153,14 @@ class Answers:
             raise ValueError(
                 f"expected a model of pictures with values from 0 to 1, got {low:.3g} to {high:.3g}; use add_objects()"
             )
-        with self.live.lock:
+        with self.live.adding:
             samples, table = objects.new_object(model, self.cells.columns, asked)
-            self.added += self.live.add(samples, table)
-            self.cells.add(self.live.model, table, samples)
-            self._scatter = None
-            return self.meta()
+            ids = self.live.add(samples, table)
+            with self.live.lock:
+                self.added += ids
+                self.cells.add(self.live.model, table, samples)
+                self._scatter = None
+                return self.meta()
 
     # -- pieces
 

@@ -54,8 +54,9 @@ class Live:
     """
 
     def __init__(self, model: GPPVAE) -> None:
-        self.original, self.model = model, model
-        self.lock = threading.RLock()
+        self.model = model
+        self.lock = threading.RLock()  # of the model that answers
+        self.adding = threading.RLock()  # held while objects are learned, when the model still answers
         self._drawn: dict[int, _Drawn] = {}
 
     def rows(self, table: Any) -> Rows:
@@ -122,12 +123,14 @@ class Live:
             return mean.cpu().numpy(), found.var.sqrt().cpu().numpy()
 
     def add(self, samples: np.ndarray, table: dict[str, Any]) -> list[str]:
-        """Learn a new object, in a copy of the model that is kept in memory only."""
-        with self.lock:
-            model = copy.deepcopy(self.original) if self.model is self.original else self.model
+        """Learn a new object, in a copy of the model that is kept in memory only; until then the old one answers."""
+        with self.adding:
+            with self.lock:
+                model = copy.deepcopy(self.model)
             ids = model.add_objects(samples, table)
-            self.model = model
-            self._drawn.clear()
+            with self.lock:
+                self.model = model
+                self._drawn.clear()
             return ids
 
     # -- pieces
