@@ -141,8 +141,6 @@ def _alpha(estimator: GPPVAE, inference: str, schedule: Schedule, linear: Compon
     if linear is None or inference == "global":
         return schedule.alpha
     signal, variance = linear.signal[:n_latents], linear.std[:n_latents].square()
-    if linear.value_signal is not None:  # scores are noisier than latents where values are missing
-        signal, variance = linear.value_signal, torch.ones_like(linear.value_signal)
     found = float((variance * (1.0 - signal)).sum() / (variance * signal).sum())
     return min(max(found, ALPHAS[0]), ALPHAS[1])
 

@@ -64,12 +64,17 @@ def slopes(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 @torch.no_grad()
 def jacobian_rows(
-    autoencoder: Autoencoder, likelihood: Likelihood, z: Tensor, mask: Tensor | None, signs: Signs
+    autoencoder: Autoencoder,
+    likelihood: Likelihood,
+    z: Tensor,
+    mask: Tensor | None,
+    signs: Signs,
+    probes: int = PROBES,
 ) -> Tensor:
     """Rows r with sum_s r r' = J'W J, J = d E[y] / d z and W = 1 / Var[y] of observed values; (B, S, L).
 
     For few latents these are the rows of W^(1/2) J, by one forward-mode pass per latent. For many they are
-    J'W^(1/2) e / sqrt(S) with random signs e, by S backward passes, and the equation holds on average.
+    J'W^(1/2) e / sqrt(S) with S = `probes` random signs e, by S backward passes, and the equation holds on average.
     Source: docs/math.md, "A posterior from sites".
     """
     z = autoencoder.for_decoder(z)
@@ -87,9 +92,9 @@ def jacobian_rows(
     with torch.enable_grad():
         at = z.detach().requires_grad_()
         weighted = mean(at) * scale
-        for number in range(PROBES):
-            last = number == PROBES - 1
-            e = signs.draw(weighted) / PROBES**0.5
+        for number in range(probes):
+            last = number == probes - 1
+            e = signs.draw(weighted) / probes**0.5
             rows.append(torch.autograd.grad(weighted, at, e, retain_graph=not last)[0])
     return torch.stack(rows, dim=1)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
 from gppvae.kernels import Learned
-from gppvae.models.curvature import Signs, jacobian_rows
+from gppvae.models.curvature import PROBES, Signs, jacobian_rows
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import latents_by_vector, level_of, uncertain_columns
 from gppvae.prior.latent_prior import LatentPrior
@@ -22,6 +22,9 @@ from gppvae.prior.posterior import LatentPosterior
 from gppvae.prior.sites import Sites, SiteSums, through_noise, with_sites
 
 AXES_ROWS = 1024  # rows, about, that determine the directions of the latents
+MANY_ROWS, FEW_PROBES = 2048, 4  # from so many rows on, so few random directions of each: errors average out over rows
+VECTOR_ROWS = 1024  # whose features are evaluated at a time, once per entry of a vector
+ROWS_AT_ONCE = 64  # whose (J, J) matrices are summed at a time
 
 
 @torch.no_grad()
@@ -33,34 +36,36 @@ def laplace_posterior(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch)
 
     Args:
         model: fitted.  weights: q(B) whose means are kept.  epoch: the training rows.
-    Cost: one pass over the data, of about min(L, 16) passes of the decoder, and a part of one to find the directions.
+    Cost: one pass over the data, of about min(L, 16) passes of the decoder (4 for many rows and latents), and a part of
+    one to find the directions.
     """
-    prior = model.prior
+    prior, probes = model.prior, PROBES if epoch.n_rows < MANY_ROWS else FEW_PROBES
     typical = Typical(prior)
     average = torch.zeros(prior.n_latents, prior.n_latents, dtype=torch.float64, device=prior.device)
     every = max(1, epoch.n_rows // AXES_ROWS)
     for number, batch in enumerate(epoch):
         if number % every == 0:
-            average += curvature_of(model, weights, batch).sum(0)
+            average += curvature_of(model, weights, batch, probes).sum(0)
     epoch.world.sum_([average])
     bases = principal_axes(prior, average)
-    sums, vectors = SiteSums(prior, bases), VectorSums(prior)
+    sums, vectors = SiteSums(prior, bases), VectorSums(prior, weights, bases, epoch.rows)
     for batch in epoch:
-        sites = site_precisions(prior, bases, batch.rows, curvature_of(model, weights, batch))
+        sites = site_precisions(prior, bases, batch.rows, curvature_of(model, weights, batch, probes))
         sums.add(batch.rows, sites)
-        vectors.add(weights, batch, bases, sites)
+        vectors.add(batch.index, sites)
         typical.add(weights, batch)
+    vectors.add_waiting()
     epoch.world.sum_([*sums.tensors(), *vectors.precisions, *typical.sums])
     vectors.store()
     typical.store()
     return with_sites(weights, sums)
 
 
-def curvature_of(model: GPPriorVAE, weights: LatentPosterior, batch: Batch) -> Tensor:
-    """J'W J at the means of the rows, (B, L, L), latents without a kernel integrated out."""
+def curvature_of(model: GPPriorVAE, weights: LatentPosterior, batch: Batch, probes: int) -> Tensor:
+    """J'W J at the means of the rows, (B, L, L), latents without a kernel integrated out; `probes` for many latents."""
     prior, autoencoder = model.prior, model.autoencoder.with_sizes_of(batch)
     z = latents_for(model, weights.means, batch)
-    rows = jacobian_rows(autoencoder, autoencoder.likelihood.values, z, batch.mask, Signs.of(batch))
+    rows = jacobian_rows(autoencoder, autoencoder.likelihood.values, z, batch.mask, Signs.of(batch), probes)
     return without_unexplained(prior, prior.to_gp(rows.transpose(1, 2) @ rows))
 
 
@@ -138,20 +143,35 @@ class VectorSums:
     Other columns and q(B) are held at their means. Columns whose vectors enter non-linearly are left out.
     """
 
-    def __init__(self, prior: LatentPrior) -> None:
-        self.prior, self.columns = prior, uncertain_columns(prior)
+    def __init__(self, prior: LatentPrior, weights: LatentPosterior, bases: list[Tensor], rows: Rows) -> None:
+        self.prior, self.weights, self.rows, self.columns = prior, weights, rows, uncertain_columns(prior)
+        self.turn = torch.block_diag(*bases)
+        self.waiting: list[tuple[Tensor, Tensor]] = []
         self.precisions = []
         for leaves in self.columns:
             trained, J = leaves[0].n_trained, sum(leaf.dim for leaf in leaves)
             self.precisions.append(torch.zeros(trained, J, J, dtype=torch.float64, device=prior.device))
 
-    def add(self, weights: LatentPosterior, batch: Batch, bases: list[Tensor], sites: list[Sites]) -> None:
-        """Add the rows of a batch. Cost: J + 1 evaluations of the features, O(N J^2 L)."""
-        turn, along = torch.block_diag(*bases), torch.cat([own.precision for own in sites], dim=1)
+    def add(self, index: Tensor, sites: list[Sites]) -> None:
+        """Add the rows at these positions; they may wait for others."""
+        self.waiting.append((index.to(self.rows.device), torch.cat([own.precision for own in sites], dim=1)))
+        if sum(len(own) for own, _ in self.waiting) >= VECTOR_ROWS:
+            self.add_waiting()
+
+    def add_waiting(self) -> None:
+        """Add the rows that wait. Cost: J + 1 evaluations of the features, O(N J^2 L)."""
+        if not self.waiting:
+            return
+        index, along = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
+        self.waiting = []
+        rows = self.rows[index]
         for leaves, total in zip(self.columns, self.precisions, strict=True):
-            A, _ = latents_by_vector(self.prior, weights, batch.rows, leaves)
-            A = A @ turn  # along the directions
-            total.index_add_(0, level_of(leaves, batch.rows), (A * along.unsqueeze(1)) @ A.transpose(1, 2))
+            A, _ = latents_by_vector(self.prior, self.weights, rows, leaves)
+            A = A @ self.turn  # along the directions
+            ids = level_of(leaves, rows)
+            # A few rows at a time: their (J, J) matrices are larger than all else.
+            for own in torch.arange(len(index), device=ids.device).split(ROWS_AT_ONCE):
+                total.index_add_(0, ids[own], (A[own] * along[own].unsqueeze(1)) @ A[own].transpose(1, 2))
 
     def store(self) -> None:
         """Give the leaves the roots of their covariances."""
