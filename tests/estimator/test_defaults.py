@@ -11,6 +11,7 @@ from gppvae import GPPVAE
 from gppvae.data.arrays import Samples
 from gppvae.data.table import Table
 from gppvae.estimator.comparison import Comparison, simple_answers
+from gppvae.likelihoods import Gaussian
 
 RNG = np.random.default_rng(0)
 TIME = np.tile(np.linspace(0.0, 3.0, 10), 6)
@@ -48,6 +49,17 @@ def test_choices_are_logged_and_shown(caplog: pytest.LogCaptureFixture) -> None:
     assert model.resolved_["kernel"][0][0] == "1.0 * RBF('time') + 1.0 * Learned('who', dim=6)"
     phases = model.resolved_["phases"]
     assert [phase["held_out"] for phase in phases] == [True, False] and phases[1]["restart"]
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "inference"),
+    [("gaussian", "leave_out"), (Gaussian(0.1), "leave_out"), ("negative_binomial", "global"), ("poisson", "global"),
+     ("bernoulli", "global")],
+)  # fmt: skip
+def test_few_rows_are_left_out_in_turn_only_by_a_gaussian(likelihood: str | Gaussian, inference: str) -> None:
+    y = (values() > 0.0).astype(np.float32)  # whatever the likelihood
+    model = GPPVAE(KERNEL, likelihood=likelihood, epochs=1).fit(y, TABLE, progress=False)
+    assert model.resolved_["phases"][0]["inference"] == inference
 
 
 def test_rows_held_out_are_trained_on_in_the_end(fitted: GPPVAE) -> None:

@@ -145,9 +145,13 @@ def is_few(n_rows: int, shape: tuple[int, ...]) -> bool:
     return n_rows <= (FEW_ROWS if len(shape) == 3 else 20 * FEW_ROWS)
 
 
-def choose_inference(n_rows: int, shape: tuple[int, ...], rank: int) -> str:
-    """The inference for so many rows and features."""
-    few = is_few(n_rows, shape) and rank <= MOST_FEATURES
+def choose_inference(n_rows: int, shape: tuple[int, ...], rank: int, gaussian: bool) -> str:
+    """The inference for so many rows and features.
+
+    Args:
+        gaussian: whether the likelihood is; for others, global inference is faster and more accurate with few rows too.
+    """
+    few = gaussian and is_few(n_rows, shape) and rank <= MOST_FEATURES
     name = "leave_out" if few else "global"
     tell("%s inference for %d samples and %d features", name, n_rows, rank)
     return name

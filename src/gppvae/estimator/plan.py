@@ -32,7 +32,7 @@ from gppvae.inference.phase import Phase
 from gppvae.kernels import IdLeaf, InducingLeaf, Kernel
 from gppvae.kernels.not_applicable import rows_that_apply
 from gppvae.kernels.stationary import StationaryLeaf
-from gppvae.likelihoods import Likelihood, ScaledGaussian
+from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.start import (
     Components,
     fit_components,
@@ -90,7 +90,9 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
         groups: kernels, not bound yet, with their numbers of latents.  held: positions of rows held out.
     """
     kernels = [kernel for kernel, _ in groups if kernel is not None]
-    few = estimator._chooses and is_few(len(samples) - len(held), samples.shape)
+    likelihood = estimator._make_likelihood()
+    gaussian = isinstance(likelihood.values, (Gaussian, ScaledGaussian))
+    few = estimator._chooses and gaussian and is_few(len(samples) - len(held), samples.shape)
     choose_learned_dims(kernels, table, few)
     generator = torch.Generator().manual_seed(derive_seed(estimator.seed, 1))
     LatentPrior([(kernel, size or 1) for kernel, size in groups]).bind(table, generator)
@@ -107,10 +109,9 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
             phases = [replace(phase, held_out=True) for phase in phases]
         alpha = estimator.alpha if estimator.alpha is not None else min(phase.kind.alpha for phase in phases)
         return Plan(LatentPrior(closed, alpha), phases, estimator._rows_per_batch, networks, None)
-    components = _start(estimator._make_likelihood(), kernels, samples, table, held, generator)
-    gaussian = isinstance(estimator._make_likelihood(), ScaledGaussian)
-    linear = len(samples.shape) == 1 and gaussian and estimator.network in ("auto", "vector")
-    linear = linear and estimator.encoder is None and networks.members == 1
+    components = _start(likelihood, kernels, samples, table, held, generator)
+    linear = len(samples.shape) == 1 and isinstance(likelihood, ScaledGaussian) and networks.members == 1
+    linear = linear and estimator.network in ("auto", "vector") and estimator.encoder is None
     if linear and components is not None:
         most = min(most, components.count(LEAST_SIGNAL))
     closed = [(kernel, most if size == OPEN else size) for kernel, size in groups]
@@ -118,7 +119,7 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
         tell("%d latents for samples of shape %s", most, "x".join(map(str, samples.shape)))
     n_rows = len(samples) - len(held)
     rank = max(kernel.rank for kernel in kernels)
-    inference = choose_inference(n_rows, samples.shape, rank)
+    inference = choose_inference(n_rows, samples.shape, rank, gaussian)
     schedule = SCHEDULES[inference, "image" if len(samples.shape) == 3 else "vector" if linear else "other"]
     alpha = _alpha(estimator, inference, schedule, components if linear else None, most)
     batch_size = estimator.batch_size or schedule.batch_size
