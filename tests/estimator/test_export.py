@@ -14,15 +14,16 @@ from tiny import spots
 NETWORKS = {"mlp": "mlp", "wide": "wide"}
 
 
-def make(network: str, channels: int) -> VAE:
+def make(network: str, channels: int, members: int = 1) -> VAE:
     images, _ = spots(2, 4)
     grey = np.kron(images, np.ones((2, 2), dtype=np.float32))  # (8, 16, 16)
     samples = grey if channels == 1 else np.stack([grey] * 3, axis=-1)
     order = "first" if channels == 1 else "last"
-    return VAE(3, network=network, width=8, epochs=1, batch_size=8, channels=order).fit(samples, progress=False)
+    settings = {"network": network, "width": 8, "members": members, "epochs": 1, "batch_size": 8, "channels": order}
+    return VAE(3, **settings).fit(samples, progress=False)
 
 
-@pytest.fixture(scope="module", params=[("mlp", 1), ("wide", 3)], ids=["grey vectors", "colour images"])
+@pytest.fixture(scope="module", params=[("mlp", 1), ("wide", 3), ("wide", 1, 2)], ids=str)
 def model(request: pytest.FixtureRequest) -> VAE:
     return make(*request.param)
 

@@ -55,6 +55,10 @@ def write_onnx(autoencoder: Autoencoder, layout: str, n_latents: int, path: str 
             verbose=False,
         )  # fmt: skip
     assert program is not None
+    for node in program.model.graph:  # a decoder may take a mean of its own, which the exporter gives the same name
+        for value in node.outputs:
+            if value.name == "mean" and not value.is_graph_output():
+                value.name = "mean_inside"
     return write_bytes(Path(path), program.model_proto.SerializeToString())
 
 
