@@ -135,3 +135,15 @@ def test_a_failure_after_training_gives_the_folder_free(tmp_path: Path, monkeypa
         with pytest.raises(RuntimeError, match="measured nothing"):
             model.fit(values(), TABLE, out=tmp_path, progress=False)
     assert model.fit(values(), TABLE, out=tmp_path, progress=False).comparison_ is None
+
+
+def test_vectors_of_learned_ids_are_trained_from_their_random_start() -> None:
+    rng = np.random.default_rng(0)
+    own, mix = rng.normal(size=(16, 4)), rng.normal(size=(4, 12))
+    who, angle = rng.integers(0, 16, 300), rng.uniform(0.0, 360.0, 300)
+    samples = np.tanh(0.7 * own[who] * np.sin(np.deg2rad(angle)[:, None] + np.arange(4))) @ mix
+    table = pd.DataFrame({"who": [f"w{n}" for n in who], "angle": angle})
+    kernel = "Learned(who, 4) * Periodic(angle, 360)"
+    model = GPPVAE(kernel, latent_dim=6).fit(samples[:240], table[:240], progress=False)
+    error = np.mean((model.predict(table[240:]).mean - samples[240:]) ** 2) / samples[240:].var()
+    assert error < 0.1

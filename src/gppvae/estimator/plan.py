@@ -29,7 +29,7 @@ from gppvae.estimator.choices import (
 )
 from gppvae.estimator.settings import OPEN, Groups
 from gppvae.inference.phase import Phase
-from gppvae.kernels import IdLeaf, InducingLeaf, Kernel
+from gppvae.kernels import IdLeaf, InducingLeaf, Kernel, Learned
 from gppvae.kernels.not_applicable import rows_that_apply
 from gppvae.kernels.stationary import StationaryLeaf
 from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
@@ -120,14 +120,15 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
     n_rows = len(samples) - len(held)
     rank = max(kernel.rank for kernel in kernels)
     inference = choose_inference(n_rows, samples.shape, rank, gaussian)
-    schedule = SCHEDULES[inference, "image" if len(samples.shape) == 3 else "vector" if linear else "other"]
+    exact = linear and not any(isinstance(leaf, Learned) for kernel in kernels for leaf in kernel.leaves())
+    schedule = SCHEDULES[inference, "image" if len(samples.shape) == 3 else "vector" if exact else "other"]
     alpha = _alpha(estimator, inference, schedule, components if linear else None, most)
     batch_size = estimator.batch_size or schedule.batch_size
     share = length_for(samples.shape, inference == "leave_out")
     epochs = estimator.epochs if estimator.epochs is not None else schedule.epochs(n_rows, batch_size, share)
     rates = {name: value for name in ("lr", "prior_lr") if (value := getattr(estimator, name)) is not None}
     unexplained = any(kernel is None for kernel, _ in groups)
-    tried = linear and estimator.epochs is None
+    tried = exact and estimator.epochs is None
     phases = written_phases(inference, replace(schedule, **rates), epochs, unexplained, len(held) > 0, tried)
     tell("%d epochs of %d steps, batches of %d", epochs, -(-n_rows // batch_size), batch_size)
     if len(held):
