@@ -21,7 +21,7 @@ from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch, derive_seed
 from gppvae.data.rotated_digits import RotatedDigits
 from gppvae.data.table import Table
-from gppvae.estimator.validation import mean_error
+from gppvae.estimator.validation import row_errors
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import Budget, Phase
 from gppvae.kernels import parse_kernel
@@ -95,7 +95,7 @@ class Clock:
         if inference.name != "vae":
             weights = inference.weights(train)
             assert weights is not None
-            mse = mean_error(
+            mse, _ = row_errors(
                 self.test, self.model.autoencoder, lambda batch: decode_mean(self.model, weights, batch.rows)
             )
             self.curve.append([round(self.seconds, 2), float(f"{mse:.5g}")])

@@ -103,6 +103,19 @@ def test_info_does_not_wait_for_torch(run: Path) -> None:
     assert run_python(code) == "[]\n"
 
 
+def test_info_breaks_no_word_at_80_columns(tmp_path: Path) -> None:
+    kernel = "Learned(spot, 2) * Periodic(angle, period=360.0) + RBF(angle)"
+    table = {"spot": np.repeat(["a", "b"], 8), "angle": np.tile(np.arange(8) * 45.0, 2)}
+    samples = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    GPPVAE(kernel, latent_dim=2, width=4, epochs=1, inference="global").fit(samples, table, out=tmp_path / "run")
+    command = [sys.executable, "-m", "gppvae", "info", str(tmp_path / "run")]
+    told = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "80"}, check=True)
+    assert "factor before" in told.stdout and max(map(len, told.stdout.splitlines())) <= 80
+    whole = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "400"}, check=True)
+    assert sorted(told.stdout.split()) == sorted(whole.stdout.split())
+    assert "MaskedEncoder" not in whole.stdout and "network" in whole.stdout
+
+
 def test_info_as_json_is_what_the_loaded_model_knows(run: Path) -> None:
     found = json.loads(CliRunner().invoke(app, ["info", str(run), "--json"]).stdout)
     model = GPPVAE.load(run)

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from gppvae import GPPVAE, VAE, Learned, Periodic, Phase
 from gppvae.cli import app
+from gppvae.data.settings import settings_rows
 from gppvae.inference import Minibatch
 from gppvae.likelihoods import Gaussian
-from gppvae.report.describe import phase_rows, settings_rows
+from gppvae.report.describe import phase_rows
 from gppvae.report.plots import curve_rows
 from gppvae.report.run import write_report
 from gppvae.training.checkpoint import read_tensors
@@ -149,7 +150,7 @@ def test_a_loaded_model_knows_what_was_trained(by_phases: Path) -> None:
     assert model.phases == PHASES
     assert [phase["name"] for phase in model.resolved_["phases"]] == ["alone", "together"]
     assert [name for name, _ in phase_rows(model)] == ["alone", "together"]
-    assert not set(WRITES_PHASES) & {name for name, _ in settings_rows(model)}
+    assert not set(WRITES_PHASES) & {name for name, _ in settings_rows(model.resolved_)}
 
 
 @pytest.mark.parametrize("inference", ["global", "minibatch", "posterior", "exact"])
@@ -176,7 +177,7 @@ def test_open_choices_are_filled_in(tmp_path: Path) -> None:
     assert trained["alpha"] == pytest.approx(0.05) and trained["scale"] == 1.0 and trained["validate_every"] == 1
     assert [phase["inference"] for phase in trained["phases"]] == ["leave_out", "leave_out"]
     assert [phase["held_out"] for phase in trained["phases"]] == [True, False]
-    assert trained["batch_size"] == 32 and dict(settings_rows(model))["network"] == "image"
+    assert trained["batch_size"] == 32 and dict(settings_rows(model.resolved_))["network"] == "image"
 
 
 def test_curves_leave_out_phases_that_fit_the_encoder_alone() -> None:

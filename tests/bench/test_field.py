@@ -301,7 +301,7 @@ def test_missing_pixels_and_future_visits_of_many_subjects(tmp_path: Path, monke
     task = health.many_subjects(tmp_path, trained=4, asked=2)
     future, pixels = task.questions
     assert len(task.samples) == 4 * 20 + 2 * 5 and len(future.truth) == 2 * 15
-    assert future.published == "health-mnist" and "epochs" in task.settings
+    assert future.published == "health-mnist" and not task.settings
     study = health.Study.of(tmp_path, 4, 2)
     own = [i for i in range(len(study.samples)) if study.rows["subject"][study.given][i] < 2]
     assert len(own) == 40 and len(pixels.table["age"]) == 40
@@ -389,7 +389,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return said
 
 
-def test_a_peer_that_could_not_be_run_is_added_later(told: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_peer_that_could_not_be_run_is_added_later_and_kept(
+    told: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, said, asked = tmp_path / "field.json", [], []
 
     def absent(seed: int) -> Beside:
@@ -409,7 +411,7 @@ def test_a_peer_that_could_not_be_run_is_added_later(told: list[dict[str, Any]],
     with pytest.raises(RuntimeError, match="its own fault"):
         go(broken)
     assert len(told) == 1 and read_results(out)["runs"]["tiny seed 0"]["beside"] == {}, "ours is kept"
-    assert go(absent)["beside"] == {"a peer": {"not_run": "not run: install it"}}
+    assert go(absent)["beside"]["a peer"]["not_run"] == "not run: install it"
     assert "not run: install it" in table(read_results(out)) and said[-1].endswith("not run: install it")
     assert told == [{"seed": 0, "latent_dim": 2}]
     ours = go(present)
@@ -417,6 +419,10 @@ def test_a_peer_that_could_not_be_run_is_added_later(told: list[dict[str, Any]],
     assert ours["beside"]["a peer"]["values"] == {"tiny": 0.25} and ours["facts"]["why"] == "it is tiny"
     go(present)
     assert asked == [0]
+    monkeypatch.setattr(bench_run, "provenance", lambda: ours["about"] | {"commit": "later"})
+    again = go(absent)
+    assert len(told) == 2 and again["about"]["commit"] == "later", "ours is run anew at another commit"
+    assert again["beside"]["a peer"]["values"] == {"tiny": 0.25} and again["beside"]["a peer"]["about"] == ours["about"]
     text = table(read_results(out))
     assert "0.25, 1.0 minutes" in text and "SAITS 0.144 ([source](https://" in text and "| 0.5 (mean) |" in text
 

@@ -250,3 +250,16 @@ def test_values_that_networks_of_32_bits_cannot_take_are_refused() -> None:
     with pytest.raises(ValueError, match=r"at most 3\.4e"):
         Samples(np.full((2, 3), 1e39)).check()
     assert Samples(np.full((2, 3), 1e39), scale=1e-30).check() == pytest.approx((1e9, 1e9))
+
+
+def test_values_that_float32_cannot_tell_apart_are_found() -> None:
+    """A range of 4 is 64 steps of float32 at a million; a constant has no range to lose."""
+    y = np.linspace(-2.0, 2.0, 50)[:, None] + np.array([0.0, 1e3, 1e6, 1e9])
+    y = np.column_stack([y, np.full(50, 1e9)])
+    y[3, 2] = np.nan
+    samples = Samples(y, missing="mask")
+    samples.check()
+    assert samples.coarse_values == [2, 3]
+    images = Samples(1e9 + np.random.default_rng(0).normal(size=(4, 3, 3)))
+    images.check()
+    assert images.coarse_values == []

@@ -11,7 +11,7 @@ import torch
 from gppvae import GPPVAE, VAE
 from gppvae.data import arrays
 from gppvae.data.arrays import Samples
-from gppvae.data.named import Named, chosen_columns
+from gppvae.data.named import Named, chosen_columns, from_frame
 from gppvae.data.stored import SparseReader
 from gppvae.data.subset import Subset
 from gppvae.models.start import MAX_ROWS
@@ -218,3 +218,8 @@ def test_a_sparse_matrix_never_becomes_dense_as_a_whole(monkeypatch: pytest.Monk
     monkeypatch.undo()
     expected = GPPVAE(KERNEL, **quick).fit(dense, rows, progress=False)
     np.testing.assert_allclose(model.predict(rows).mean, expected.predict(rows).mean, rtol=1e-5, atol=1e-6)
+
+
+def test_columns_of_true_and_false_are_numbers_beside_others() -> None:
+    frame = pd.DataFrame({"a": [0.5, 1.5], "b": [True, False]})
+    assert from_frame(frame)[:].tolist() == [[0.5, 1.0], [1.5, 0.0]]

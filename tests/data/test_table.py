@@ -1,5 +1,7 @@
 """Tables: columns in, ids and numbers out, with errors that name the column and the row."""
 
+import datetime
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -140,3 +142,35 @@ def test_one_column_read_as_id_and_as_number() -> None:
     rows = kernel.code(table)
     assert set(rows.columns) == {"day (id)", "day"}
     assert rows.columns["day"].values[:, 0].tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        pd.to_datetime(["2020-01-01", "2020-01-02 12:00", None], format="ISO8601"),
+        pd.to_datetime(["2020-01-01 01:00", "2020-01-02 13:00", None]).tz_localize("Europe/Berlin"),
+        ["2020-01-01", "2020-01-02 12:00", None],
+        ["2020/01/01", "2020/01/02 12:00", None],
+        [datetime.datetime(2020, 1, 1), datetime.datetime(2020, 1, 2, 12), None],
+    ],
+)
+def test_dates_are_days_since_1970(dates: object) -> None:
+    """50 years with 12 leap days."""
+    found = Table(pd.DataFrame({"t": dates})).numeric(("t",), may_miss=True)[:, 0]
+    np.testing.assert_array_equal(found, [50 * 365 + 12, 50 * 365 + 13.5, np.nan])
+
+
+def test_durations_are_days_and_other_texts_are_no_dates() -> None:
+    table = Table({"took": pd.to_timedelta([12, 36], unit="h"), "t": ["2020-01-01", "x"], "id": ["7-1", "7-2"]})
+    assert table.numeric(("took",))[:, 0].tolist() == [0.5, 1.5]
+    with pytest.raises(ValueError, match=r"'t' must be numeric, got values like 'x'.*write dates as 2020-01-31"):
+        table.numeric(("t",))
+    with pytest.raises(ValueError, match="'id' must be numeric, got values like '7-1'"):
+        table.numeric(("id",))
+
+
+def test_named_levels_of_an_index_are_columns() -> None:
+    frame = pd.DataFrame({"t": [1.0, 2.0]}, index=pd.Index(["a", "b"], name="id"))
+    assert Table(frame).ids("id").tolist() == ["a", "b"]
+    assert Table(frame.assign(id=["c", "d"])).ids("id").tolist() == ["c", "d"]
+    assert list(Table(frame.rename_axis(None)).columns) == ["t"]

@@ -118,7 +118,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", ["index", "quickstart", "math", "peers", "api", "howto/choosing_a_kernel"])
 def test_a_phone_shows_the_page_without_scrolling_sideways(site: Path, browser: Any, name: str) -> None:
-    browser.events.clear()
     browser.open(site / f"{name}.html", width=390, height=800, scheme="dark")
     assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
     assert browser.run("[...document.images].every(image => image.complete && image.naturalWidth > 0)")

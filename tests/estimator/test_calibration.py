@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from gppvae import GPPVAE
+from gppvae import GPPVAE, Likelihood
 from gppvae.estimator.prediction import LEAST_STD, Calibration, Prediction, calibrate
 from gppvae.kernels import Learned
 from tiny import KERNEL, held_out, spots
@@ -257,3 +257,33 @@ def test_far_from_the_data_the_prior_variance_returns(inference: str, kernel: st
         np.testing.assert_allclose(var, np.repeat(np.array(length)[:, None], 3, axis=1) + alpha, rtol=1e-6)
         np.testing.assert_allclose(mean, 0.0, atol=1e-9)
     assert (var > near).all()
+
+
+def test_a_likelihood_of_your_own_is_calibrated_where_noise_is_additive() -> None:
+    class Laplace(Likelihood):
+        additive_noise = True
+
+        def nll(self, y: torch.Tensor, out: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+            return ((y - out).abs() / 0.1 + np.log(0.2)).flatten(1).sum(1)
+
+        def mean(self, out: torch.Tensor) -> torch.Tensor:
+            return out
+
+        def variance(self, out: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(out, 0.02)
+
+    class Other(Laplace):
+        additive_noise = False
+
+    images, table, _, _ = held_out()
+    settings = {"latent_dim": 3, "network": "mlp", "width": 8, "epochs": 2}
+    own, other = (
+        GPPVAE(KERNEL, likelihood=kind(), **settings).fit(images, table, progress=False) for kind in (Laplace, Other)
+    )
+    first = (model.resolved_["phases"][0]["inference"] for model in (own, other))
+    assert list(first) == ["leave_out", "global"]
+    assert other.calibration_ is None
+    rows = {"spot": ["s0"], "angle": [45.0]}
+    total, spread = (own.predict(rows, n_samples=16, include_noise=noise).std for noise in (True, False))
+    np.testing.assert_allclose(total, own.calibration_.total_std(spread), rtol=1e-5)
+    assert not np.allclose(total, np.sqrt(spread**2 + 0.02))

@@ -114,6 +114,43 @@ def test_simple_answers_against_loops(fitted: GPPVAE) -> None:
         np.testing.assert_allclose(found["linear in time"][n], line, rtol=1e-5, atol=1e-6)
 
 
+def test_a_value_that_an_answer_never_observed_is_the_mean() -> None:
+    """Values far from zero, of which the nearest sample lacks one: that answer is the mean of the value, not zero."""
+    y, held = values() + 100.0, np.arange(60) % 7 == 3
+    y[~held, 2] = np.where(np.arange((~held).sum()) % 3 == 0, y[~held, 2], np.nan)
+    model = GPPVAE(KERNEL, epochs=1, missing="mask").fit(y[~held], TABLE[~held], progress=False)
+    training = Samples(y[~held], missing="mask"), Table(TABLE[~held])
+    found = dict(simple_answers(model, training, Table(TABLE[held])))
+    assert all(np.abs(answer - 100.0).max() < 20.0 for answer in found.values())
+    nearest = found["nearest sample"][:, 2]
+    assert np.isclose(nearest, np.nanmean(y[~held, 2]), rtol=1e-5).any()
+
+
+def test_simple_answers_of_repeated_rows_and_of_two_id_columns() -> None:
+    """Two samples at one place are averaged; of two id columns both count; a trend comes before a period."""
+    table = {
+        "who": ["a", "a", "a", "a", "b", "b"],
+        "arm": ["u", "u", "u", "v", "u", "u"],
+        "t": [0.0, 0.0, 4.0, 1.0, 1.0, 9.0],
+    }
+    y = np.array([1.0, 3.0, 10.0, 50.0, 70.0, 90.0], dtype=np.float32)[:, None] * np.ones((1, 2), dtype=np.float32)
+    kernel = "Periodic(t, 4) + RBF(t) + Categorical(who) + Categorical(arm)"
+    fitted = GPPVAE(kernel, 1, inference="minibatch", epochs=1).fit(y, table, progress=False)
+    wanted = {"who": ["a", "a", "b", "b"], "arm": ["u", "u", "u", "v"], "t": [1.0, 0.0, 6.0, 1.0]}
+    found = dict(simple_answers(fitted, (Samples(y), Table(table)), Table(wanted)))
+    assert found["nearest sample"][:, 0].tolist() == [2.0, 2.0, 90.0, 70.0]  # nobody has b and v: b of any arm
+    np.testing.assert_allclose(found["linear in t"][:, 0], [4.0, 2.0, 82.5, 70.0], rtol=1e-6)
+
+
+def test_a_simple_answer_that_wins_tells_what_may_help(caplog: pytest.LogCaptureFixture) -> None:
+    """A random walk is followed by a line between neighbours, and not by a wave of ten steps."""
+    walk = np.cumsum(np.random.default_rng(3).normal(size=(200, 3)), axis=0)
+    time = {"time": np.arange(200.0)}
+    with caplog.at_level(logging.WARNING, "gppvae"):
+        GPPVAE("RBF(time, lengthscale=30, fixed=True)", epochs=1).fit(walk, time, progress=False)
+    assert "'linear in time' has a smaller error than the model; samples may change faster" in caplog.text
+
+
 def test_a_fit_that_loses_says_so(caplog: pytest.LogCaptureFixture) -> None:
     errors = {"model": 0.5, "mean": 1.0, "nearest sample": 0.4}
     lost = Comparison(errors, 9)

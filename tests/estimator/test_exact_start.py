@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -136,3 +137,16 @@ def test_noisy_components_do_not_blur_the_strong_ones() -> None:
     model = GPPVAE("RBF(time)").fit(both[~left_out], {"time": TIME[~left_out]}, progress=False)
     error = np.square(model.predict({"time": TIME[left_out]}).mean[:, :6] - truth[left_out]).mean()
     assert error < 0.01 * truth.var()
+
+
+def test_curves_with_little_noise_are_followed_as_by_a_dense_gp() -> None:
+    """A smooth curve per subject, measured to a hundredth, against a dense GP with the true kernel."""
+    rng = np.random.default_rng(7)
+    who, time = np.repeat(np.arange(30), 8), np.tile(np.arange(8.0), 30)
+    gram = (who[:, None] == who) * np.exp(-np.square(time[:, None] - time) / (2 * 2.5**2))
+    y = (np.linalg.cholesky(gram + 1e-10 * np.eye(240)) @ rng.normal(size=240) + 0.01 * rng.normal(size=240))[:, None]
+    held = (np.arange(240) * 5) % 8 == 3
+    dense = gram[held][:, ~held] @ np.linalg.solve(gram[~held][:, ~held] + 1e-4 * np.eye((~held).sum()), y[~held])
+    table = pd.DataFrame({"who": who, "time": time})
+    model = GPPVAE("Categorical(who) * RBF(time)").fit(y[~held], table[~held], progress=False)
+    assert np.square(model.predict(table[held]).mean - dense).mean() < 0.004

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gppvae import GPPVAE
+from gppvae.data.table import Table
 from gppvae.estimator import cost
 
 P, VISITS = 300, 3
@@ -78,6 +79,18 @@ def test_more_ids_than_memory_allows_is_a_sentence_that_says_what_it_would_take(
         match=r"fits into the 6.1e-05 GiB .* got 300 ids with 3 features each .* about 0\.00\d+ GiB; use fewer",
     ):
         fitted("global")
+
+
+def test_groups_of_latents_must_fit_into_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"id": np.arange(60) % 30, "age": np.linspace(0.0, 1.0, 60)}
+    model = GPPVAE([("Categorical(id) * RBF(age)", 2)] * 3, inference="global", epochs=1, width=4)
+    prior = model.fit(np.zeros((60, 4), np.float32), rows, progress=False).prior_
+    one = cost._cost_of(prior.groups[0], prior.code(Table(rows))).bytes
+    monkeypatch.setattr(cost, "machine_memory", lambda: 2.5 * one)
+    with pytest.raises(ValueError, match=r"got 30 ids with .* in 3 groups of latents, which take about"):
+        cost.tell_cost(prior, prior.code(Table(rows)))
+    monkeypatch.setattr(cost, "machine_memory", lambda: 3.5 * one)
+    cost.tell_cost(prior, prior.code(Table(rows)))
 
 
 def test_memory_is_estimated_in_proportion_to_the_ids() -> None:

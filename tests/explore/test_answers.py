@@ -170,6 +170,41 @@ def test_covariances_have_labels(pictures: Case) -> None:
     assert facts["labels"][0] == "0" and found["matrix"][0, 0] == pytest.approx(1.0)
 
 
+def test_an_ensemble_is_shown_as_a_whole() -> None:
+    """Factors of every member, covariances that are means over them, and the place of each value."""
+    table = {"id": np.repeat(["a", "b", "c"], 6), "x": np.tile(np.arange(6.0), 3), "y": np.arange(18.0) % 4}
+    samples = np.random.default_rng(0).normal(size=(18, 5)).astype(np.float32)
+    settings = {"latent_dim": 4, "members": 2, "width": 8, "inference": "global", "epochs": 3}
+    model = GPPVAE("Learned(id, 2) + RBF(x, y)", **settings).fit(samples, table, progress=False)
+    answers = Answers(model, Source(make_part(model, table, samples)), "two", "two")
+    meta = answers.meta()
+    assert meta["members"] == 2
+    (group,) = model.prior_.written_groups
+    kernels = [one.kernel for one in group]
+    for place, term in enumerate(meta["groups"][0]["terms"]):
+        assert term["amplitudes"] == [kernel.terms()[place].amplitude().item() for kernel in kernels]
+    facts, arrays = unpack(answers.covariance({"leaf": 0}))
+    vectors = [kernel.leaves()[0].vectors().detach().numpy() for kernel in kernels]
+    order = [kernels[0].leaves()[0].levels.index(label) for label in facts["labels"]]
+    mean = np.mean([own @ own.T for own in vectors], axis=0)
+    np.testing.assert_allclose(arrays["matrix"], mean[np.ix_(order, order)], rtol=1e-5, atol=1e-6)
+    assert "values" not in arrays
+    facts, arrays = unpack(answers.covariance({"leaf": 1}))
+    assert arrays["values"].shape == (len(facts["labels"]), 2)
+    assert facts["labels"] == [f"{x:g}, {y:g}" for x, y in arrays["values"]]
+
+
+def test_values_of_different_scale_each_have_their_own() -> None:
+    table, rng = {"id": np.repeat(["a", "b", "c", "d"], 5), "x": np.tile(np.arange(5.0), 4)}, np.random.default_rng(0)
+    values = rng.normal(size=(20, 3)).astype(np.float32)
+    model = GPPVAE("Learned(id, 2) * RBF(x)", latent_dim=2, width=8, inference="global", epochs=2)
+    alike = pd.DataFrame(values, columns=["p", "q", "r"])
+    assert Answers(copy.deepcopy(model).fit(alike, table, progress=False), Source(), "m", "m").meta()["scales"] is None
+    apart = alike * [1.0, 0.1, 3.0] + [0.0, 50.0, 7.0]
+    found = Answers(copy.deepcopy(model).fit(apart, table, progress=False), Source(), "m", "m").meta()["scales"]
+    np.testing.assert_allclose(found, [apart.mean(), apart.std(ddof=0)], rtol=1e-4)
+
+
 def test_a_new_object_is_learned_in_a_copy(pictures: Case) -> None:
     answers = pictures.answers()
     views = [45.0, 225.0]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gppvae.inference import LossTerms
+from gppvae.inference.base import SlowGroups
 
 NAMES = ["recon_nll", "gp_nll", "neg_entropy", "penalty"]
 
@@ -48,3 +49,20 @@ def test_what_waits_is_said_beside_the_same_terms() -> None:
     assert stands.waiting == () and stands.gathered == 4
     for other in (waits, stands):
         assert other.n == 5 and all(getattr(other, name) is getattr(terms, name) for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("n_batches", "per_step", "steps"),
+    [(6, 3, {3: 3, 6: 3}), (7, 3, {3: 3, 7: 4}), (5, 3, {5: 5}), (2, 3, {2: 2}), (3, 1, {1: 1, 2: 1, 3: 1})],
+)
+def test_slow_groups_step_once_per_several_batches(n_batches: int, per_step: int, steps: dict[int, int]) -> None:
+    """By the number of the batch: how many batches a step stands for. Too few left for a step join the last one."""
+    slow, found = SlowGroups(n_batches, per_step, "prior", "noise"), {}
+    for batch in range(1, n_batches + 1):
+        assert slow.stepped == (batch == 1 or batch - 1 in steps)
+        terms = slow.step(terms_of(torch.tensor(4.0)))
+        if terms.waiting:
+            assert terms.waiting == ("prior", "noise") and terms.gathered == 1
+        else:
+            found[batch] = terms.gathered
+    assert found == steps

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import oracles
+from gppvae.inference.new_objects import ObjectFit
 from gppvae.likelihoods import Bernoulli, Gaussian
 from inference.object_setting import CASES, NOISE, Case, K, L, LinearDecoder, Problem, prior_by_loops
 from oracles import Array
@@ -124,3 +125,20 @@ def test_a_decoder_may_have_no_parameters() -> None:
     problem = Problem(CASES["learned * periodic"].make(), Echo())
     x, _ = problem.fit(Gaussian(NOISE), 4)
     assert x.shape == (3, 3) and np.isfinite(x).all()
+
+
+def test_the_steps_of_each_object_end_when_they_hardly_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, likelihood = CASES["learned * periodic"], Gaussian(NOISE)
+    problem, count = Problem(case.make(), LinearDecoder(), n_objects=3), 0
+    of_one, state = problem.owner == 1, ObjectFit._state
+
+    def counted(self: ObjectFit, x: Tensor, u: Tensor) -> object:
+        nonlocal count
+        count += 1
+        return state(self, x, u)
+
+    monkeypatch.setattr(ObjectFit, "_state", counted)
+    found = problem.fit(likelihood, 100)[0]
+    assert 3 <= count < 20
+    alone = problem.fit(likelihood, 100, used=of_one)[0]  # the others have no samples and stay at the prior
+    np.testing.assert_allclose(found[1], alone[1], rtol=1e-9, atol=1e-10)

@@ -1,5 +1,6 @@
 """Latents of rows given observed values, against dense Gaussian conditioning; noise covariances against simulations."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -130,14 +131,50 @@ def test_the_covariance_of_noise_is_found_behind_latents_and_gaps() -> None:
     assert np.linalg.eigvalsh(found).min() > 0
 
 
-def test_few_rows_are_shrunk_towards_independence() -> None:
-    e = np.random.default_rng(4).normal(size=(6, 3))
-    none = torch.zeros(6, 1, 3, dtype=torch.float64), torch.ones(6, 1, dtype=torch.float64)
-    found = noise_covariance(torch.from_numpy(e), torch.ones(6, 3, dtype=torch.bool), *none).numpy()
-    moment = e.T @ e / 6
-    want = moment * 6 / 9
+def complete(errors: np.ndarray) -> np.ndarray:
+    """The covariance found for errors of which none is missing, at latents that are known."""
+    N, K = errors.shape
+    none = torch.zeros(N, 1, K, dtype=torch.float64), torch.ones(N, 1, dtype=torch.float64)
+    return noise_covariance(torch.from_numpy(errors), torch.ones(N, K, dtype=torch.bool), *none).numpy()
+
+
+def test_correlations_are_shrunk_by_the_share_that_is_sampling_noise() -> None:
+    """Schaefer and Strimmer's share, by loops."""
+    rng = np.random.default_rng(4)
+    e = rng.normal(size=(12, 3)) + 1.5 * rng.normal(size=(12, 1))
+    moment = e.T @ e / 12
+    noise = size = 0.0
+    for i in range(3):
+        for j in range(3):
+            if i != j:
+                r = moment[i, j] / math.sqrt(moment[i, i] * moment[j, j])
+                noise, size = noise + (1 - r**2) ** 2 / 11, size + r**2
+    want = moment * (1 - noise / size)
     np.fill_diagonal(want, np.diag(moment))
-    np.testing.assert_allclose(found, want, atol=1e-9)
+    np.testing.assert_allclose(complete(e), want, atol=1e-9)
+    assert 0.02 < noise / size < 0.9
+
+
+def test_values_that_err_alike_keep_a_covariance_that_can_be_factored() -> None:
+    psi = complete(np.repeat([[0.5], [-0.5], [0.5], [0.5]], 4, axis=1))
+    np.linalg.cholesky(psi)
+    np.testing.assert_allclose(psi, np.full((4, 4), 0.25), rtol=1e-3)
+
+
+def test_few_smooth_curves_keep_their_covariance_and_noise_loses_it() -> None:
+    """Thirty samples of 120 values: neighbours on a curve predict each other, independent values do not."""
+    rng = np.random.default_rng(5)
+    x = np.linspace(0.0, 1.0, 120)
+    curves = rng.normal(size=(30, 4)) @ np.stack([np.sin((n + 1) * np.pi * x) for n in range(4)])
+    curves += 0.05 * rng.normal(size=curves.shape)
+    odd, even = np.arange(1, 120, 2), np.arange(0, 120, 2)
+    psi = complete(curves)
+    new = rng.normal(size=(50, 4)) @ np.stack([np.sin((n + 1) * np.pi * x) for n in range(4)])
+    filled = new[:, even] @ np.linalg.solve(psi[np.ix_(even, even)], psi[np.ix_(even, odd)])
+    assert np.square(filled - new[:, odd]).mean() < 0.01 * np.square(new[:, odd]).mean()
+    psi = complete(rng.normal(size=(30, 120)))
+    correlation = psi / np.sqrt(np.outer(np.diag(psi), np.diag(psi))) - np.eye(120)
+    assert np.abs(correlation).max() < 0.1
 
 
 # -- trust

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.table import Table
+from gppvae.estimator.kernel_summary import learned_words
 from gppvae.kernels import (
     RBF,
     Categorical,
@@ -350,3 +351,18 @@ def test_the_kernels_of_the_page_are_what_it_says(tmp_path: Path, monkeypatch: p
     loading = copy.deepcopy(names["Loading"]("subject"))
     loading.bind(table)
     assert loading.features(loading.code(table)).tolist() == [[1.0], [1.0], [1.0]]
+
+
+def test_own_kernel_says_what_it_learned() -> None:
+    """By default its small parameters; in its own words where it has some."""
+
+    class Spoken(Wave):
+        def learned_numbers(self) -> dict[str, Tensor]:
+            return {"frequency": self.log_frequency.exp()}
+
+        def in_words(self, learned: dict[str, str]) -> list[str]:
+            return ["a wave", *super().in_words(learned)]
+
+    assert learned_words(Wave("time", 1.0)) == "log_frequency 0"
+    assert learned_words(Spoken("time", 2.0)) == "a wave, frequency 2"
+    assert learned_words(Spoken("time", 2.0), Spoken("time", 3.0)) == "a wave, frequency 2 to 3"

@@ -163,3 +163,12 @@ def test_unknown_names_are_told_the_known_ones() -> None:
         match="one of gaussian, bernoulli, negative_binomial, poisson, scaled_gaussian, perceptual, got 'gamma'",
     ):
         make_likelihood("gamma")
+
+
+@every_likelihood
+def test_no_mean_is_below_the_least_value(name: str) -> None:
+    """And 0 is the least of all but Gaussian samples: far below, the mean comes close to it."""
+    likelihood, out = LIKELIHOODS[name](), torch.linspace(-20.0, 5.0, 50).reshape(1, 50)
+    lowest = likelihood.mean(out).min().item()
+    assert lowest >= likelihood.least_value
+    assert (lowest == pytest.approx(0.0, abs=1e-6)) == (likelihood.least_value == 0.0)

@@ -221,3 +221,26 @@ def test_without_epochs_the_recipe_decides(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(Enough):
         accuracy.run("wide", [0], tmp_path, tmp_path, progress=False)
     assert seen == [phase.epochs for phase in global_recipe("wide")["phases"]] and seen[0] > 10
+
+
+def test_an_ensemble_has_the_recipe_of_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(monkeypatch)
+    seen: list[GPPVAE] = []
+
+    class Enough(Exception):
+        """Ends the run when the settings are known."""
+
+    def fit(self: GPPVAE, *_: Any, **__: Any) -> None:
+        seen.append(self)
+        raise Enough
+
+    monkeypatch.setattr(GPPVAE, "fit", fit)
+    for name in ("wide", "wide-5", "paper-5"):
+        with pytest.raises(Enough):
+            accuracy.run(name, [0], tmp_path, tmp_path, progress=False)
+    one, five, small = seen
+    assert (one.members, five.members, small.members) == (None, 5, 5) and small.network == "conv"
+    assert five.latent_dim == 5 * one.latent_dim and five.network == one.network == "wide"
+    assert five.phases == one.phases and five.kernel == one.kernel
+    with pytest.raises(ValueError, match="one of wide, wide-5, paper, paper-5, got 'wide-6'"):
+        accuracy.run("wide-6", [0], tmp_path, tmp_path)

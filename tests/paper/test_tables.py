@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gppvae.paper.comparison.setup import recipe_facts
+from gppvae.paper.faces.recipes import setup as face_setup
 from gppvae.paper.rotated_mnist.recipes import global_recipe, setup
 from gppvae.paper.tables import START, TABLES, filled, main, markdown, pages
 
@@ -113,6 +114,18 @@ def test_rows_of_unknown_or_other_training_are_refused_in_words(change: str, fol
 def test_missing_results_say_how_to_get_them(tmp_path: Path) -> None:
     text = filled(REGION.replace("network=paper", "network=wide"), tmp_path)
     assert "Not run yet: `gppvae reproduce rotated-mnist --split paper --network wide --seeds 5`." in text
+
+
+def test_faces_of_another_draw_are_a_table_of_their_own(folder: Path) -> None:
+    content = results() | {"data": {"name": "photographs", "train": 3, "test": 2, "size": 8, "people": 1}}
+    content["setting"] = {"setup": face_setup().facts()}
+    (folder / "results" / "faces_faceplace_images_draw2.json").write_text(json.dumps(content))
+    options = {"data": "faceplace", "split": "images", "draw": "2"}
+    text = TABLES["faces"](folder / "results", options)
+    assert text.startswith("photographs: 3 training and 2 test images") and "mean image | \u2013 | 0.0780" in text
+    missing = TABLES["faces"](folder / "results", options | {"draw": "3"})
+    assert missing == ("Not run yet: `gppvae reproduce faces --split images --network paper --draw 3 --data folder`.")
+    assert "--draw" not in TABLES["faces"](folder / "results", options | {"draw": "1"})
 
 
 def test_command_writes_pages_and_check_only_reports(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

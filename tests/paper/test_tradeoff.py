@@ -42,6 +42,19 @@ def test_the_highest_is_chosen_where_that_is_best() -> None:
     assert choice.inside and choice.chosen == pytest.approx(0.32)
 
 
+def test_a_rise_within_noise_does_not_end_the_search() -> None:
+    noise = np.random.default_rng(0)
+
+    def errors(value: float) -> np.ndarray:
+        """Falls slowly, then far beyond the grid; at its upper edge there is a bump that the noise hides."""
+        mean = 0.08 - 0.001 * math.log2(value / 0.01) + 0.0015 * (abs(value - 0.08) < 1e-9)
+        mean = mean if value < 1.0 else 0.05 + 0.01 * abs(math.log2(value / 2.56))
+        return mean + 0.01 * noise.normal(size=40)
+
+    choice = widened(GRID, errors, highest=False, most_values=14)
+    assert choice.inside and choice.chosen == pytest.approx(2.56)
+
+
 def test_a_grid_without_an_end_stops_and_says_so() -> None:
     choice = widened(GRID, lambda value: np.array([1.0, 2.0]) / value, highest=False, most_values=6)
     assert len(choice.grid) == 6 and choice.chosen == choice.grid[-1] and not choice.inside

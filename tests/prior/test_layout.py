@@ -125,6 +125,24 @@ def test_every_split_has_the_sums_of_the_dense_features(name: str, rows_are: str
                 np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-10, err_msg=f"split by {split}")
 
 
+@every_kernel
+def test_rows_coded_by_themselves_are_summed_in_the_groups_of_training(name: str) -> None:
+    """Held-out rows may take the only samples at a time with them; the others then have fewer distinct values."""
+    kernel, rows = bound(name)
+    left = np.flatnonzero(np.array(columns(N)["time"]) != columns(N)["time"][0])
+    alone = kernel.code(Table(columns(N)).take(left))
+    if "time" in alone.columns:
+        assert len(alone.columns["time"].values) < len(rows.columns["time"].values)
+    data = Data()
+    with torch.no_grad():
+        V = kernel.features(alone).numpy() / data.noise[left, None]
+        for split in splits(rows):
+            own = Layout(kernel, split, rows)
+            stats = statistics(own.rows(alone), tensor(data.mean[left]), None, tensor(data.noise[left]))
+            full = assemble(stats, own)
+            np.testing.assert_allclose(full.R.numpy(), V.T @ data.mean[left], rtol=1e-10, atol=1e-10, err_msg=split)
+
+
 @pytest.mark.parametrize("expected", [False, True])
 @every_kernel
 def test_every_split_has_the_dense_term_and_posterior(name: str, expected: bool, rows_are: str) -> None:

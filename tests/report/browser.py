@@ -74,15 +74,33 @@ class Browser:
 
     def open(self, path: Path, width: int = 1100, height: int = 900, scheme: str = "light") -> None:
         """Show a local file and wait until its turntables are drawn."""
-        media = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.call("Emulation.setEmulatedMedia", features=media)
+        drawn = "[...document.querySelectorAll('output')].every(output => output.textContent)"
+        self.go(path.as_uri(), f"document.readyState === 'complete' && {drawn}", width, height, scheme)
+
+    def go(self, address: str, ready: str, width: int, height: int, scheme: str) -> None:
+        """Open an address afresh, forget the events of earlier pages, and wait for a condition in the new one."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        self.call("Page.navigate", url=path.as_uri())
-        address = json.dumps(path.as_uri())
-        drawn = "[...document.querySelectorAll('output')].every(output => output.textContent)"
-        ready = f"location.href === {address} && document.readyState === 'complete' && {drawn}"
-        wait_for(lambda: self.run(ready), 30)
+        # By way of an empty page: the old one would pass for the new one where both have the same address.
+        self.call("Page.navigate", url="about:blank")
+        wait_for(lambda: self._holds("location.href === 'about:blank' && document.readyState === 'complete'"), 30)
+        self.events.clear()
+        self.call("Page.navigate", url=address)
+        wait_for(lambda: self._holds(f"location.href !== 'about:blank' && {ready}"), 60)
+
+    def _holds(self, condition: str) -> bool:
+        """Whether a condition holds; not while the page is being exchanged, when it has no elements or no scripts."""
+        try:
+            return bool(self.run(condition))
+        except RuntimeError:
+            return False
+
+    def complaints(self) -> list[str]:
+        """Everything that the browser said in its console, and every error, as far as it has come."""
+        self.run("1")  # so that events that are on their way have come
+        kinds = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"}
+        return [str(event["params"]) for event in self.events if event["method"] in kinds]
 
     def run(self, script: str) -> Any:
         """Value of a JavaScript expression in the page."""

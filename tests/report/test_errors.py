@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gppvae import GPPVAE
-from gppvae.report.plots import plot_along
+from gppvae.report.along import plot_along
 from gppvae.report.run import write_report
 
 

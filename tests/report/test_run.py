@@ -9,8 +9,9 @@ import pytest
 
 from gppvae import GPPVAE
 from gppvae.estimator.comparison import Comparison
+from gppvae.report.along import plot_along
 from gppvae.report.checked import LEVELS, Checked
-from gppvae.report.plots import coverage_reading, epoch_axis, plot_along, plot_training
+from gppvae.report.plots import coverage_reading, epoch_axis, plot_training
 from gppvae.report.run import first_cell, write_report
 from tiny import held_out
 
@@ -181,6 +182,22 @@ def test_a_switch_may_be_drawn_along() -> None:
     model = GPPVAE("Linear(degree) * RBF(years)", latent_dim=1, epochs=2, batch_size=16).fit(y, table, progress=False)
     plot = plot_along(model, (y, table), None)
     assert plot is not None and "along degree" in plot.caption and "nan" not in plot.charts[0].body
+
+
+def test_lines_along_many_periods_are_fine_enough_to_see_them() -> None:
+    """Forty days of hours: a grid over all of them would meet every day at another hour."""
+    hour = np.arange(0.0, 960.0, 2.0)
+    y = np.stack([np.sin(2 * np.pi * hour / 24), np.cos(2 * np.pi * hour / 24)], axis=1).astype(np.float32)
+    table = pd.DataFrame({"hour": hour})
+    asked = (hour >= 600) & (hour < 640)
+    model = GPPVAE("Periodic(hour, 24)", latent_dim=2, epochs=2).fit(y[~asked], table[~asked], progress=False)
+    plot = plot_along(model, (y[~asked], table[~asked]), (y[asked], table[asked]))
+    assert plot is not None and "along hour, from 446 to 638 with a band" in plot.caption
+    drawn = max(re.findall(r'<path[^>]* d="M([^"]*)"', plot.charts[0].body), key=len).split("L")
+    heights = np.array([float(point.split()[1]) for point in drawn])
+    assert np.sum(np.diff(np.sign(np.diff(heights))) < 0) == 8  # as many crests as days
+    whole = plot_along(model, (y[:60], table[:60]), None)
+    assert whole is not None and "along hour with a band" in whole.caption
 
 
 def test_all_simple_answers_stand_beside_the_model_at_test_rows(vectors, tmp_path: Path) -> None:

@@ -105,6 +105,20 @@ def test_ticks_are_round_and_inside(low: float, high: float) -> None:
     assert all(float(f"{tick:.6g}") == pytest.approx(tick, rel=1e-9, abs=1e-24) for tick in ticks)
 
 
+def test_labels_up_the_side_differ_and_have_room() -> None:
+    """Numbers that differ late get the digits they need, and the name of the axis stays left of them."""
+    chart = line_chart(
+        [Series([0.0, 1.0], [121.0001, 121.0009])], y_label="a name that is longer than the axis is high"
+    )
+    texts = of_class(chart, "text", "soft")
+    ends = [text for text in texts if text.get("text-anchor") == "end"]
+    labels = [text.text or "" for text in ends]
+    assert len(labels) >= 3 and len(set(labels)) == len(labels)
+    assert min(float(text.get("x") or 0) - 6.0 * len(text.text or "") for text in ends) > 14
+    (name,) = [text for text in texts if "rotate(-90)" in (text.get("transform") or "")]
+    assert (name.text or "").endswith("\u2026") and len(name.text or "") * 6 < chart.height
+
+
 def test_constant_and_empty_series_are_drawn() -> None:
     for y in ([2.0, 2.0], [np.nan, np.nan], [0.0, 0.0]):
         parsed(line_chart([Series([1.0, 1.0], y, std=[0.0, 0.0], dots=True)], "t", "x", "y"))

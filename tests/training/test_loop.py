@@ -26,8 +26,9 @@ from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.average import RunningAverage
 from gppvae.training.checkpoint import read_tensors, under
 from gppvae.training.folder import RunFolder
-from gppvae.training.loop import MAX_BAD_STEPS, Settings, Trainer, TrainingError
+from gppvae.training.loop import Settings, Trainer, TrainingError
 from gppvae.training.phases import check_phases
+from gppvae.training.steps import MAX_BAD_STEPS
 from gppvae.training.validated import Validated
 from tiny import KERNEL, spots
 

@@ -9,7 +9,24 @@ import typer
 
 from gppvae.paper.commands import Guard, command_group
 
-RESULTS, FIELD = Path("results/defaults.json"), Path("results/field.json")
+RESULTS = Path("results/defaults.json")
+SUITES = {  # usual seeds, and what is measured
+    "defaults": (
+        "0 1 2",
+        "Fit each data set with a kernel and no other setting, beside the answers that need no model.",
+    ),
+    "field": (
+        "0",
+        "Benchmarks of other systems: longitudinal images, time series with holes, soil, counts in tissue.\n\n"
+        "With the extra `bench`, the GP-VAE of PyPOTS is run on the same time series. A task takes five to forty "
+        "minutes on one core.",
+    ),
+    "inference": (
+        "0",
+        "Every inference on the same data, told its name and nothing else, beside the one that is chosen.",
+    ),
+}
+AGAIN = "Typed again, the command continues where it stopped. A run of another commit is replaced."
 TASK = typer.Option([], help="Name of a task; repeat for several, all when not given.")
 DATA = typer.Option(None, help="Folder of the data sets; $GPPVAE_DATA when not given.")
 QUIET = typer.Option(False, "--quiet", "-q", help="No progress bars.")
@@ -28,49 +45,36 @@ def bench_app(guard: Guard) -> typer.Typer:
     def group() -> None:
         """Measure the package on public data."""
 
-    @app.command("defaults")
-    def defaults(
-        task: list[str] = TASK,
-        seeds: str = typer.Option("0 1 2", help='Seeds of the fits, for example "0 1 2".'),
-        data: Path | None = DATA,
-        out: Path = typer.Option(RESULTS, help=OUT),
-        quiet: bool = QUIET,
-    ) -> None:
-        """Fit each data set with a kernel and no other setting, beside the answers that need no model.
-
-        Typed again, the command continues where it stopped. A run of another commit is replaced.
-        """
-        with guard(True):
-            _measure("defaults", task, seeds, data, out, not quiet)
-
-    @app.command("field")
-    def field(
-        task: list[str] = TASK,
-        seeds: str = typer.Option("0", help='Seeds of the fits, for example "0 1 2".'),
-        data: Path | None = DATA,
-        out: Path = typer.Option(FIELD, help=OUT),
-        quiet: bool = QUIET,
-    ) -> None:
-        """Benchmarks of other systems: longitudinal images, time series with holes, soil, counts in tissue.
-
-        With the extra `bench`, the GP-VAE of PyPOTS is run on the same time series. A task takes five to fifteen
-        minutes on one core. Typed again, the command continues where it stopped. A run of another commit is replaced.
-        """
-        with guard(True):
-            _measure("field", task, seeds, data, out, not quiet)
+    for suite, (seeds, words) in SUITES.items():
+        _add_suite(app, guard, suite, seeds, f"{words}\n\n{AGAIN}")
 
     @app.command("table")
     def table(
         page: Path | None = typer.Argument(None, help="Page with the comments that mark the table."),
-        results: Path = typer.Option(RESULTS, help="Results file, of either command."),
+        results: Path = typer.Option(RESULTS, help="Results file of one of the commands."),
     ) -> None:
-        """Write the table of the results into the page, docs/defaults.md or docs/field.md if none is given."""
+        """Write the table of the results into the page, by default the one in docs/ that has their name."""
         with guard(False):
             from gppvae.bench.page import write
 
             print(f"page: {write(page, results)}")
 
     return app
+
+
+def _add_suite(app: typer.Typer, guard: Guard, suite: str, usual_seeds: str, words: str) -> None:
+    """The command that measures a suite of tasks; `words` is its help."""
+
+    @app.command(suite, help=words)
+    def measure(
+        task: list[str] = TASK,
+        seeds: str = typer.Option(usual_seeds, help='Seeds of the fits, for example "0 1 2".'),
+        data: Path | None = DATA,
+        out: Path = typer.Option(Path(f"results/{suite}.json"), help=OUT),
+        quiet: bool = QUIET,
+    ) -> None:
+        with guard(True):
+            _measure(suite, task, seeds, data, out, not quiet)
 
 
 def _measure(suite: str, task: list[str], seeds: str, data: Path | None, out: Path, progress: bool) -> None:

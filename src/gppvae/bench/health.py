@@ -18,7 +18,6 @@ TARGET = 0.0070
 TRAINED, ASKED, VISITS, GIVEN = 200, 40, 20, 5
 MANY, MANY_ASKED, MANY_TARGET, PIXELS_TARGET = 1000, 100, 0.0040, 0.0016
 WITHIN = 2  # years
-EPOCHS = 8  # with so many subjects
 SIZE, MISSING, SEED = 36, 0.25, 0
 ONSET = 9  # the age at which disease_age is 0
 
@@ -33,10 +32,7 @@ def many_subjects(data: Path, trained: int = MANY, asked: int = MANY_ASKED) -> T
     """As many subjects as in the paper; missing pixels of some of those with all visits are asked for as well."""
     study = Study.of(data, trained, asked)
     questions = [study.future(MANY_TARGET, published="health-mnist"), study.pixels(asked, PIXELS_TARGET)]
-    return Task(
-        "health", KERNEL, study.samples, study.table, questions, study.about, missing="mask",
-        settings={"epochs": EPOCHS}, why="the length that is chosen takes longer than ten minutes on one core",
-    )  # fmt: skip
+    return Task("health", KERNEL, study.samples, study.table, questions, study.about, missing="mask")
 
 
 @dataclass(frozen=True)

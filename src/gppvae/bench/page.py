@@ -1,4 +1,4 @@
-"""The tables of docs/defaults.md and docs/field.md, made from the results files of the same names."""
+"""The tables of docs/defaults.md, field.md and inference.md, made from the results files of the same names."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ def table(content: dict[str, Any]) -> str:
     """One row per question, means over seeds, and where the numbers come from, as Markdown."""
     if not content["runs"]:
         return NOT_RUN.format(content["experiment"])
+    if content["experiment"] == "inference":
+        return _by_inference(content)
     beside = list(dict.fromkeys(name for run in content["runs"].values() for name in run.get("beside", {})))
     published = any(answer.get("published") for run in content["runs"].values() for answer in run["questions"].values())
     columns = [*COLUMNS[:4], *beside, *([PUBLISHED] if published else []), *COLUMNS[4:]]
@@ -31,6 +33,31 @@ def table(content: dict[str, Any]) -> str:
         others = [_beside(name, peer, runs) for peer in beside] + ([_published(name, runs)] if published else [])
         lines.append("| " + " | ".join([*cells[:4], *others, *cells[4:]]) + " |")
     return "\n".join([*lines, "", *_sources(content)])
+
+
+def _by_inference(content: dict[str, Any]) -> str:
+    """One row per inference, one column per question."""
+    questions = _by_question(content)
+    told = dict.fromkeys(run["facts"]["settings"]["inference"] for run in content["runs"].values())
+    heads = [f"{name}, {runs[0]['questions'][name]['kind']}" for name, runs in questions.items()]
+    lines = ["| " + " | ".join(["`inference=`", *heads]) + " |", "|---" * (1 + len(heads)) + "|"]
+    for inference in told:
+        cells = []
+        for name, runs in questions.items():
+            own = [run for run in runs if run["facts"]["settings"]["inference"] == inference]
+            cells.append(_mean_error(name, own) + f", {_minutes(own)} min" if own else "")
+        lines.append("| " + " | ".join([f'`"{inference}"`', *cells]) + " |")
+    return "\n".join([*lines, "", *_sources(content)])
+
+
+def _mean_error(name: str, runs: list[dict[str, Any]]) -> str:
+    """Over seeds, with the range where there are several."""
+    errors = [run["questions"][name]["error"] for run in runs]
+    return f"{fmean(errors):.4g}" + (f" ({min(errors):.4g} to {max(errors):.4g})" if len(errors) > 1 else "")
+
+
+def _minutes(runs: list[dict[str, Any]]) -> str:
+    return f"{fmean(run['seconds'] for run in runs) / 60:.1f}"
 
 
 def filled(text: str, content: dict[str, Any]) -> str:
@@ -66,20 +93,19 @@ def _row(name: str, runs: list[dict[str, Any]]) -> list[str]:
     answers = [run["questions"][name] for run in runs]
     errors, first = [answer["error"] for answer in answers], answers[0]
     kind = first.get("kind", runs[0]["facts"]["error"])
-    spread = f" ({min(errors):.4g} to {max(errors):.4g})" if len(errors) > 1 else ""
     reached = "" if first["limit"] is None else f"{sum(answer['met'] for answer in answers)} of {len(answers)}"
     covered = [answer["coverage"] for answer in answers if answer["coverage"] is not None]
     return [
         name + ("" if first["asked_by"] == "predict" else f", by {first['asked_by']}"),
         str(len(answers)),
-        f"{kind} {fmean(errors):.4g}{spread}",
+        f"{kind} {_mean_error(name, runs)}",
         ", ".join(
             f"{simple} {value:.4g} (ratio {fmean(errors) / value:.2f})" for simple, value in first["simple"].items()
         ),
         _target(first, "at least " if kind in HIGHER else ""),
         reached,
         " / ".join(_interval([entry[f"{level:.0%}"] for entry in covered]) for level in LEVELS) if covered else "",
-        f"{fmean(run['seconds'] for run in runs) / 60:.1f}",
+        _minutes(runs),
     ]
 
 

@@ -51,11 +51,11 @@ def run_suite(
             if _same(made, task, about):
                 say(f"{key}: already in {out}")
             else:
-                made = run(task, seed, progress) | {"beside": {}, "about": about}
+                made = run(task, seed, progress) | {"beside": _answered(made, task), "about": about}
                 keep(key, made)  # before others are run, which may fail
                 for question, found in made["questions"].items():
                     say(_line(question, seed, found, made["seconds"]))
-            beside = _beside(task, seed, made["beside"])
+            beside = _beside(task, seed, made["beside"], about)
             if beside != made["beside"]:
                 keep(key, made | {"beside": beside})
                 for line in _lines_beside(seed, beside):
@@ -84,10 +84,18 @@ def run(task: Task, seed: int, progress: bool = False) -> dict[str, Any]:
     }
 
 
-def _beside(task: Task, seed: int, before: Mapping[str, Any]) -> dict[str, Any]:
-    """What other systems answer; those that answered before are not asked again."""
+def _answered(old: dict[str, Any] | None, task: Task) -> dict[str, Any]:
+    """What other systems answered to the same task before: no commit of ours changes it."""
+    if old is None or old["facts"] != task.facts():
+        return {}
+    before = old["about"]
+    return {name: {"about": before} | found for name, found in old["beside"].items() if "values" in found}
+
+
+def _beside(task: Task, seed: int, before: Mapping[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    """What other systems answer, with where and when; those that answered before are not asked again."""
     return {
-        name: before[name] if "values" in before.get(name, {}) else peer(seed).to_json()
+        name: before[name] if "values" in before.get(name, {}) else peer(seed).to_json() | {"about": about}
         for name, peer in task.beside.items()
     }
 

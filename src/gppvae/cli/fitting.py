@@ -67,7 +67,8 @@ class FitSettings:
     network: Annotated[str | None, _choice(MODEL, "auto image vector conv wide faces mlp")] = None
     width: Annotated[int | None, _setting(MODEL, "the network's own", "Channels of every layer of the network.")] = None
     members: Annotated[
-        int | None, _setting(MODEL, "chosen from the data", "Networks of an ensemble, which share the latents.")
+        int | None,
+        _setting(MODEL, "chosen from the data", "Networks of an ensemble, each with its share of the latents."),
     ] = None
     likelihood: Annotated[str | None, _choice(MODEL, "gaussian bernoulli negative_binomial poisson perceptual")] = None
     pixel_var: Annotated[

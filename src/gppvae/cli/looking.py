@@ -22,6 +22,7 @@ def info(*, run: Run, shown: Shown) -> None:
     """Show a fitted model: settings, what the kernel learned, columns, final metrics."""
     with one_sentence():
         # Everything is read from the header of the model file: PyTorch, which takes seconds to import, is not needed.
+        from gppvae.data.settings import settings_rows
         from gppvae.report import describe
 
         model = describe.read_saved(run)
@@ -53,7 +54,7 @@ def info(*, run: Run, shown: Shown) -> None:
         print_pairs("columns", model.columns)
         print_pairs("phases", describe.phase_rows(model))
         print_pairs("end of training", words)
-        print_pairs("settings", describe.settings_rows(model))
+        print_pairs("settings", settings_rows(model.resolved_))
         print_pairs("run", [(name, str(value)) for name, value in facts.items()])
 
 

@@ -63,8 +63,9 @@ def print_pairs(title: str, pairs: list[tuple[str, str]]) -> None:
     if not pairs:
         return
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
+    console = Console()
+    table.add_column(style="dim", max_width=console.width // 2)  # so that what is said of a long name has room
     table.add_column(overflow="fold")
     for name, value in pairs:
         table.add_row(Text(name), Text(value))
-    Console().print(table, "")
+    console.print(table, "")

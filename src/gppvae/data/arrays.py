@@ -25,6 +25,7 @@ IN_MEMORY_BYTES = 1 << 30
 CHUNK_BYTES = 8 << 20
 MOMENT_ROWS = 256
 LARGEST = float(np.finfo(np.float32).max)
+COARSE = 100  # steps of float32 within the range of a value, below which its samples are hard to tell apart
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Samples:
         names: of the values of a sample, where they came as named columns.
         scale: factor on the values.  integers: whether all scaled values are whole; known after check().
         missing_values: counts of missing values; available after check().
+        coarse_values: numbers of values of vectors that float32 cannot tell apart; available after check().
     """
 
     def __init__(self, data: Any, channels: str = "first", scale: float | None = None, missing: str = "error") -> None:
@@ -114,6 +116,7 @@ class Samples:
         if len(self) == 0 or 0 in self.shape:
             raise ValueError(f"expected at least one sample, got an array of shape {tuple(self.data.shape)}")
         lowest, highest, whole = np.inf, -np.inf, True
+        ranges = ValueRanges(self.shape[0] if self.layout_in == "vector" else 0)
         self.missing_values = MissingValues(len(self), self.shape[0], self.layout_in == "last")
         for start, block in self._blocks(world):
             bad = ~np.isfinite(block) if self.missing == "error" else np.isinf(block)
@@ -131,6 +134,7 @@ class Samples:
                     f"expected samples of at most {LARGEST:.2g}, the largest number in float32, got "
                     f"{np.abs(seen).max():.2g}; rescale them, for example with scale=1e-6"
                 )
+            ranges.add(block)
             if seen.size:
                 lowest, highest = min(lowest, float(seen.min())), max(highest, float(seen.max()))
                 whole = whole and bool((seen == np.round(seen)).all())
@@ -138,6 +142,7 @@ class Samples:
         found[world.rank] = torch.tensor([lowest, highest, float(whole)])
         world.sum_([found])
         self.missing_values.share(world)
+        self.coarse_values = ranges.coarse(world)
         lowest, highest, self.integers = float(found[:, 0].min()), float(found[:, 1].max()), bool(found[:, 2].all())
         if not np.isfinite(lowest):
             raise ValueError("expected at least one observed value, got only NaN; check the data")
@@ -227,6 +232,28 @@ class Samples:
         if self.layout_in == "last":
             y = y.movedim(3, 1).contiguous()  # (B, height, width, channels) to (B, channels, height, width)
         return y.reshape(len(y), *self.shape)
+
+
+class ValueRanges:
+    """Lowest and highest of each value of vectors, to find those that float32 cannot tell apart."""
+
+    def __init__(self, n_values: int) -> None:
+        self._ends = np.stack([np.full(n_values, np.inf), np.full(n_values, np.inf)])  # lowest, minus highest
+
+    def add(self, block: np.ndarray) -> None:
+        """Take in a block of vectors, (B, values); missing values do not count."""
+        if self._ends.size:
+            ends = [np.where(np.isnan(own), np.inf, own).min(0) for own in (block, -block)]
+            self._ends = np.minimum(self._ends, ends)
+
+    def coarse(self, world: World) -> list[int]:
+        """Values whose whole range is less than COARSE steps of float32 at their size."""
+        found = torch.zeros(world.size, *self._ends.shape, dtype=torch.float64)
+        found[world.rank] = torch.from_numpy(self._ends).clamp(-LARGEST, LARGEST)
+        world.sum_([found])
+        low, high = found[:, 0].amin(0).numpy(), -found[:, 1].amin(0).numpy()
+        step = np.finfo(np.float32).eps * np.maximum(np.abs(low), np.abs(high))
+        return np.flatnonzero((high > low) & (high - low < COARSE * step)).tolist()
 
 
 Array = TypeVar("Array", np.ndarray, Tensor)

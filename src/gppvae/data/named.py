@@ -72,7 +72,8 @@ def from_frame(frame: pd.DataFrame) -> Named:
     if len(frame.columns) and all(isinstance(kind, pd.SparseDtype) for kind in frame.dtypes):
         return Named(frame.sparse.to_coo().tocsr(), frame.columns)
     own = all(isinstance(kind, np.dtype) and kind.kind != "O" for kind in frame.dtypes)
-    return Named(frame.to_numpy() if own else frame.to_numpy(np.float64, na_value=np.nan), frame.columns)
+    mixed = len({np.dtype(bool) == kind for kind in frame.dtypes}) > 1  # pandas makes objects of bool beside numbers
+    return Named(frame.to_numpy() if own and not mixed else frame.to_numpy(np.float64, na_value=np.nan), frame.columns)
 
 
 def _check_numbers(column: pd.Series) -> None:

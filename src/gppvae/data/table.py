@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from gppvae.data.words import decimal_comma, did_you_mean, shortened
 
+DATE = re.compile(r"\d{4}[-/]\d{2}[-/]\d{2}([ T]|$)")
 MAX_ID_LENGTH = 1000  # characters; ids have a fixed width in memory, so a long one would cost its length in every row
 
 
@@ -20,7 +23,8 @@ class Table:
     """Named columns of equal length.
 
     Args:
-        columns: a DataFrame, a mapping of column name to one-dimensional values, or a Table.
+        columns: a DataFrame, named levels of whose index are columns too; a mapping of column name to one-dimensional
+            values; or a Table.
     """
 
     def __init__(self, columns: pd.DataFrame | Mapping[str, Any] | Table) -> None:
@@ -30,7 +34,9 @@ class Table:
         if twice is not None:
             raise ValueError(f"expected column names that differ, got {shortened(twice)!r} twice; rename one")
         if isinstance(columns, pd.DataFrame):
-            columns = {str(name): columns[name].to_numpy() for name in columns.columns}
+            names = [name for name in columns.index.names if name is not None and name not in columns.columns]
+            index = {str(name): columns.index.get_level_values(name).to_numpy() for name in names}
+            columns = {str(name): columns[name].to_numpy() for name in columns.columns} | index
         if not isinstance(columns, Mapping):
             raise TypeError(
                 f"expected a DataFrame or a dict of columns, got {type(columns).__name__}; "
@@ -67,17 +73,21 @@ class Table:
     def numeric(self, names: tuple[str, ...], may_miss: bool = False) -> np.ndarray:
         """The named columns as float64, (N, len(names)); text or non-finite entries are an error.
 
+        Dates and times are days since 1970-01-01 (UTC), durations are days.
+
         Args:
             may_miss: whether NaN is allowed.
         """
         parts = []
         for name in names:
             raw = self[name]
-            values = pd.to_numeric(pd.Series(raw), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+            values = days(raw)
+            if values is None:
+                values = pd.to_numeric(pd.Series(raw), errors="coerce").to_numpy(np.float64, na_value=np.nan)
             text = np.flatnonzero(np.isnan(values) & ~pd.isna(raw))
-            if text.size or raw.dtype.kind in "mM":
-                shown = shortened(str(raw[text[0]] if text.size else raw[0]))
-                advice = "use Learned, FreeForm or Categorical for ids, or convert dates to numbers"
+            if text.size:
+                shown = shortened(str(raw[text[0]]))
+                advice = "use Learned, FreeForm or Categorical for ids; write dates as 2020-01-31"
                 advice = decimal_comma(shown) or advice
                 raise ValueError(f"column {name!r} must be numeric, got values like {shown!r}; {advice}")
             bad = np.flatnonzero(np.isinf(values) if may_miss else ~np.isfinite(values))
@@ -187,14 +197,27 @@ def _one_dimensional(name: str, values: Any) -> np.ndarray:
     return array
 
 
+def days(column: np.ndarray) -> np.ndarray | None:
+    """Dates as days since 1970-01-01 (UTC), durations as days; None for any other column.
+
+    Dates may be of a type for dates, or texts of the form 2020-01-31 or 2020-01-31 12:00. What is missing, or no date
+    among dates, is NaN.
+    """
+    if column.dtype.kind == "m":
+        return np.asarray(column / np.timedelta64(1, "D"), dtype=np.float64)
+    first = next((value for value in column if not pd.isna(value)), None) if column.dtype.kind in "OUT" else None
+    text = isinstance(first, str) and DATE.match(first) is not None
+    if column.dtype.kind != "M" and not text and not isinstance(first, datetime.date):  # Timestamps are dates
+        return None
+    how = {"format": "ISO8601"} if text else {}
+    found = pd.to_datetime(pd.Series(column), utc=True, errors="coerce", **how)
+    return np.asarray((found - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1), dtype=np.float64)
+
+
 def repeated_name(names: Iterable[str]) -> str | None:
     """The first name that appears twice."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
+    listed = pd.Index(list(names), dtype=object)
+    return next(iter(listed[listed.duplicated()]), None)
 
 
 def id_text(value: Any) -> str:

@@ -25,6 +25,7 @@ from gppvae.data.batches import Epoch
 from gppvae.data.header import checked_content
 from gppvae.data.named import aligned, framed
 from gppvae.data.run_files import model_file
+from gppvae.data.settings import OWN
 from gppvae.data.sizes import sizes_in
 from gppvae.data.table import Rows
 from gppvae.data.words import shown
@@ -218,6 +219,7 @@ class Estimator(abc.ABC):
         self.layout_, self.sample_names_ = samples.layout_in, samples.names
         self._sees_mask = samples.missing_values.total > 0
         tell_missing(samples)
+        tell_coarse(samples)
         return samples
 
     # -- building and running
@@ -275,18 +277,24 @@ class Estimator(abc.ABC):
         kept: tuple[Samples, Rows] | None = None,
         measure: Measure | None = None,
     ) -> Trainer:
-        model.autoencoder.likelihood.ready(samples.shape)
+        """Train a model in these phases, or go on with the unfinished run of the folder.
+
+        Args:
+            samples, rows: all of the training data.  validate: see Trainer.
+            folder, progress, checkpoint_seconds, callbacks: as in `fit`.
+            kept: samples and rows without those held out.  measure: called at the end of a phase that left them out.
+        """
         number("checkpoint_seconds", checkpoint_seconds, 0.0, math.inf, "30")
-        model.autoencoder.likelihood.measure(*(x.to(self._torch_device()) for x in samples.moments(current_world())))
-        _measure_sizes(model.autoencoder.likelihood, samples, rows, current_world())
+        world, likelihood = current_world(), model.autoencoder.likelihood
+        likelihood.ready(samples.shape)
+        likelihood.measure(*(x.to(self._torch_device()) for x in samples.moments(world)))
+        _measure_sizes(likelihood, samples, rows, world)
         self.resolved_ = self._resolve(model, phases, samples)
         settings = Settings(
             self.seed, self.resolved_["patience"], self._tolerance, self.resolved_["validate_every"],
             checkpoint_seconds, progress,
         )  # fmt: skip
-        world = current_world()
-        told = CallbackList(check_callbacks(callbacks), active=world.first)
-        data = self._epoch(samples, rows, world)
+        callback = CallbackList(check_callbacks(callbacks), active=world.first)
         facts = self._data_facts(samples, rows)
         config = {"given": settings_of(self), "trained": self.resolved_, "own": own_parts(self), "data": facts}
         check_same(world, _digests(config, samples))
@@ -295,16 +303,16 @@ class Estimator(abc.ABC):
             folder.world = world
             resume = folder.prepare(config)
         few = torch.linspace(0, len(rows) - 1, min(FEW_ROWS, len(rows))).long().unique()
-        y, mask = samples.read(few)
-        answers = functools.partial(self._answers, model, rows[few.to(rows.device)], y, mask)
+        answers = functools.partial(self._answers, model, rows[few.to(rows.device)], *samples.read(few))
+        data = self._epoch(samples, rows, world)
         part = None if kept is None else replace(data, samples=kept[0], rows=kept[1])
-        trainer = Trainer(model, phases, data, settings, folder, validate, answers, told, part, measure)
-        self._run(trainer, resume, told)
+        trainer = Trainer(model, phases, data, settings, folder, validate, answers, callback, part, measure)
+        self._run(trainer, resume, callback)
         return trainer
 
-    def _run(self, trainer: Trainer, resume: bool, told: Callback) -> None:
+    def _run(self, trainer: Trainer, resume: bool, callback: Callback) -> None:
         """Train to the end, or to the last good state where numbers are no longer finite; `_keep` then raises."""
-        told.on_start(self.resolved_)
+        callback.on_start(self.resolved_)
         self._stopped: TrainingError | None = None
         try:
             try:
@@ -316,9 +324,9 @@ class Estimator(abc.ABC):
         except BaseException as error:
             if trainer.folder is not None:
                 trainer.folder.release()
-            told.on_end(error)
+            callback.on_end(error)
             raise
-        told.on_end(self._stopped)
+        callback.on_end(self._stopped)
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps
         self.fit_seconds_ = trainer.seconds()
 
@@ -334,7 +342,7 @@ class Estimator(abc.ABC):
         options = self._network_options
         network: tuple[str, int | None] = choose_network(self.network, samples.shape, options["width"])
         if self.encoder is not None:
-            network = "your own", None
+            network = OWN, None
         longest = max((phase.epochs for phase in phases), default=1)
         given = {name: value for name, value in settings_of(self).items() if name not in WRITES_PHASES}
         given.pop("pixel_var")  # part of the likelihood
@@ -494,6 +502,14 @@ def tell_missing(samples: Samples) -> None:
     log.info("%s; the encoder sees which", found.count())
     for remark in found.remarks(len(samples.shape) == 1, samples.names):
         log.warning(remark)
+
+
+def tell_coarse(samples: Samples) -> None:
+    """Warn of values of vectors that lose their differences in float32."""
+    if samples.coarse_values and first_process():
+        first, more = samples.coarse_values[:5], " ..." if len(samples.coarse_values) > 5 else ""
+        which = ", ".join(str(n) if samples.names is None else repr(samples.names[n]) for n in first) + more
+        log.warning("values far from zero differ by too little for float32 (%s): subtract their means first", which)
 
 
 def _measure_sizes(likelihood: Likelihood, samples: Samples, rows: Rows, world: World) -> None:

@@ -23,6 +23,7 @@ log = logging.getLogger("gppvae")
 
 LATENTS = 64
 MEMBERS, MEMBER_LATENTS, MEMBER_WIDTH = 3, 32, 16  # of the ensemble that few images are fitted with
+MOST_MEMBERS = 6  # for large images, whose members are trained for less
 LEAST_MEMBER_LATENTS = 16  # that a member needs where the number of latents is given
 FEW_ROWS = 1000  # of images: up to here training on what the other rows say is ahead, beyond it global inference
 FEW_INDUCING = 64  # inducing points that a kernel starts from
@@ -123,16 +124,23 @@ class Networks:
     width: int | None = None
 
 
-def choose_networks(few_images: bool, most: int, given_latents: int | None, given_members: int | None) -> Networks:
+def choose_networks(
+    few_images: bool, shape: tuple[int, ...], given: Sequence[int | None], given_members: int | None
+) -> Networks:
     """Sizes of named networks: an ensemble of small ones for few images, since its average over-fits least.
 
     Args:
-        few_images: whether samples are images and few.  most: latents that samples can have.
-        given_latents, given_members: as the user wrote them, or None.
+        few_images: whether samples are images and few.  shape: of a sample.
+        given: latents of each group as the user wrote them, None where open.  given_members: likewise.
     """
+    most = math.prod(shape)
     if not few_images:
         return Networks(min(LATENTS, most), given_members or 1)
-    affordable = MEMBERS if given_latents is None else min(MEMBERS, given_latents // LEAST_MEMBER_LATENTS)
+    known = [size for size in given if size is not None]
+    usual = min(round(MEMBERS / length_for(shape, few=True)), MOST_MEMBERS)
+    affordable = min([usual, most, *known])  # every group has latents for every member
+    if len(known) == len(given):
+        affordable = min(affordable, sum(known) // LEAST_MEMBER_LATENTS)
     members = given_members or max(1, affordable)
     if members == 1:
         return Networks(min(LATENTS, most))
@@ -145,13 +153,13 @@ def is_few(n_rows: int, shape: tuple[int, ...]) -> bool:
     return n_rows <= (FEW_ROWS if len(shape) == 3 else 20 * FEW_ROWS)
 
 
-def choose_inference(n_rows: int, shape: tuple[int, ...], rank: int, gaussian: bool) -> str:
+def choose_inference(n_rows: int, shape: tuple[int, ...], rank: int, additive: bool) -> str:
     """The inference for so many rows and features.
 
     Args:
-        gaussian: whether the likelihood is; for others, global inference is faster and more accurate with few rows too.
+        additive: whether noise is; for other likelihoods global inference is faster and better with few rows too.
     """
-    few = gaussian and is_few(n_rows, shape) and rank <= MOST_FEATURES
+    few = additive and is_few(n_rows, shape) and rank <= MOST_FEATURES
     name = "leave_out" if few else "global"
     tell("%s inference for %d samples and %d features", name, n_rows, rank)
     return name

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("gppvae")
 
 MODEL, VARIANCE = "model", "variance"
+NEAREST, LINEAR = "nearest sample", "linear in "  # simple answers along a numeric column
 MOST_ROWS = 256  # that are compared
 MOST_AVERAGED = 512  # training rows in a mean
 Weights = tuple[np.ndarray, np.ndarray]  # positions of training rows and their weights, for one wanted row
@@ -90,9 +91,16 @@ def compare(model: Measuring, training: tuple[Samples, Table], held: tuple[Sampl
         if found.loses:
             log.warning(
                 f"at held-out rows the simple answer '{found.best_simple}' has a smaller error than the model; "
-                "train longer (epochs), give more latents (latent_dim), or choose a kernel that reads other columns"
+                f"{_advice(found.best_simple)}"
             )
     return found
+
+
+def _advice(winner: str) -> str:
+    """What may help against the simple answer that won."""
+    if winner == NEAREST or winner.startswith(LINEAR):
+        return "samples may change faster than the kernel lets them: try Matern with nu=0.5, or a shorter lengthscale="
+    return "train longer (epochs), give more latents (latent_dim), or choose a kernel that reads other columns"
 
 
 def compared(model: Measuring, training: tuple[Samples, Table] | None, held: tuple[Samples, Table]) -> Comparison:
@@ -143,7 +151,7 @@ def simple_answers(
     column = next((name for name in (SIZE, likelihood.size_column) if name in wanted.columns), None)
     mean: np.ndarray | None = None  # the first of the answers
     for name, rows in _weighted_rows(model, table, wanted):
-        answer = _blend(samples, rows)
+        answer = _blend(samples, rows, mean)
         mean = answer[0] if mean is None else mean
         if isinstance(likelihood, Counts):
             answer = _one_count_more(answer, mean)
@@ -183,29 +191,55 @@ def _weighted_rows(model: Measuring, table: Table, wanted: Table) -> Iterator[tu
     view = next((leaf for leaf in ids if objects is not None and leaf.column != objects.column), None)
     everything = _even(_spread(np.arange(len(table))))
     yield "mean", [everything]
-    same = np.ones((len(wanted), len(table)), dtype=bool)  # (wanted, training): rows of the same object
     for leaf in (objects, view):
         if leaf is not None:
-            alike = wanted.ids(leaf.column)[:, None] == table.ids(leaf.column)[None, :]
-            names = wanted.ids(leaf.column).tolist()
-            own = {name: np.flatnonzero(row) for name, row in zip(names, alike, strict=True)}
-            means = {name: _even(_spread(rows)) if len(rows) else everything for name, rows in own.items()}
-            yield f"mean of the {leaf.column}", [means[name] for name in names]
-            same = alike if leaf is objects else same
-    numeric = next((leaf for leaf in leaves if isinstance(leaf, NumericLeaf) and _complete(leaf, table, wanted)), None)
-    if numeric is not None:
-        names = numeric.columns_read
-        period = numeric.period if isinstance(numeric, Periodic) else None
-        a, b = wanted.numeric(names), table.numeric(names)
-        spread = np.where(b.std(0) > 0, b.std(0), 1.0)
-        distance = sum(np.square(view_distance(a[:, c], b[:, c], period) / spread[c]) for c in range(len(names)))
-        distance = np.where(same, np.sqrt(distance), np.inf)
-        yield "nearest sample", [_even(np.array([row.argmin()])) for row in distance]
-        if len(names) == 1:
-            yield (
-                f"linear in {names[0]}",
-                [_neighbours(a[n, 0], b[:, 0], same[n], period) for n in range(len(wanted))],
-            )
+            yield f"mean of the {leaf.column}", _of_same_id(leaf.column, table, wanted, everything)
+    complete = [leaf for leaf in leaves if isinstance(leaf, NumericLeaf) and _complete(leaf, table, wanted)]
+    # Beside a trend, a period alone would call the same day of another year the nearest.
+    numeric = min(complete, key=lambda leaf: isinstance(leaf, Periodic), default=None)
+    if numeric is None:
+        return
+    names = numeric.columns_read
+    period = numeric.period if isinstance(numeric, Periodic) else None
+    a, b = wanted.numeric(names), table.numeric(names)  # (wanted, d), (training, d)
+    spread = np.where(b.std(0) > 0, b.std(0), 1.0)
+    squares = sum(np.square(view_distance(a[:, c], b[:, c], period) / spread[c]) for c in range(len(names)))
+    kin = _kin(wanted, table, [leaf.column for leaf in ids], None if objects is None else objects.column)
+    distance = np.where(kin, np.sqrt(squares), np.inf)
+    # All rows of one place, but not those on the other side at the same distance: that would be a line.
+    places = [(b == b[row.argmin()]).all(1) & np.isfinite(row) for row in distance]
+    yield NEAREST, [_even(_spread(np.flatnonzero(place))) for place in places]
+    if len(names) == 1:
+        neighbours = [_neighbours(a[n, 0], b[:, 0], kin[n], period) for n in range(len(wanted))]
+        yield f"{LINEAR}{names[0]}", neighbours
+
+
+def _of_same_id(column: str, table: Table, wanted: Table, otherwise: Weights) -> list[Weights]:
+    """For every wanted row the training rows of its id in a column; `otherwise` for an id without any."""
+    ids = table.ids(column)
+    rows_of = {name: np.flatnonzero(ids == name) for name in set(wanted.ids(column).tolist())}
+    means = {name: _even(_spread(rows)) if len(rows) else otherwise for name, rows in rows_of.items()}
+    return [means[name] for name in wanted.ids(column).tolist()]
+
+
+def _kin(wanted: Table, table: Table, columns: list[str], objects: str | None) -> np.ndarray:
+    """Which training rows simple answers for a wanted row are taken from, (wanted, training).
+
+    Those with the same ids in all columns; where there are none, those of the same object; else all.
+    """
+    same = np.ones((len(wanted), len(table)), dtype=bool)
+    all_alike = same.copy()
+    for column in dict.fromkeys(columns):
+        alike = _alike(wanted, table, column)
+        all_alike &= alike
+        same = alike if column == objects else same
+    found = np.where(all_alike.any(1, keepdims=True), all_alike, same)
+    return found | ~found.any(1, keepdims=True)  # an id that was not in training: any row
+
+
+def _alike(wanted: Table, table: Table, column: str) -> np.ndarray:
+    """Which training rows have the same id in a column as each wanted row, (wanted, training)."""
+    return np.asarray(wanted.ids(column)[:, None] == table.ids(column)[None, :])
 
 
 def _complete(leaf: NumericLeaf, *tables: Table) -> bool:
@@ -224,28 +258,31 @@ def _even(rows: np.ndarray) -> Weights:
 
 
 def _neighbours(at: float, values: np.ndarray, allowed: np.ndarray, period: float | None) -> Weights:
-    """The nearest training rows below and above `at`, with the weights of a straight line; one alone at the ends."""
-    rows = np.flatnonzero(allowed) if allowed.any() else np.arange(len(values))
+    """The nearest training rows below and above `at`, with the weights of a straight line; one side alone at the ends.
+
+    Rows at the same place share its weight.
+    """
+    rows = np.flatnonzero(allowed)
     apart = values[rows] - at
     if period is not None:
         apart = apart - period * np.round(apart / period)
-    below, above = rows[apart <= 0], rows[apart >= 0]
-    if not len(below) or not len(above):
-        return _even(np.array([rows[np.abs(apart).argmin()]]))
-    lower, upper = apart[apart <= 0], apart[apart >= 0]
-    i, j = lower.argmax(), upper.argmin()
-    gap = upper[j] - lower[i]
-    weight = 0.5 if gap == 0 else -lower[i] / gap
-    return np.array([below[i], above[j]]), np.array([1.0 - weight, weight])
+    below, above = apart[apart <= 0], apart[apart >= 0]
+    if not len(below) or not len(above) or below.max() == 0:
+        return _even(_spread(rows[apart == apart[np.abs(apart).argmin()]]))
+    low, high = below.max(), above.min()
+    sides = [(_spread(rows[apart == low]), high), (_spread(rows[apart == high]), -low)]
+    weights = [np.full(len(own), part / (high - low) / len(own)) for own, part in sides]
+    return np.concatenate([own for own, _ in sides]), np.concatenate(weights)
 
 
-def _blend(samples: Samples, rows: list[Weights]) -> np.ndarray:
-    """Weighted means of training samples, one per entry; values that are missing there do not count."""
+def _blend(samples: Samples, rows: list[Weights], mean: np.ndarray | None) -> np.ndarray:
+    """Weighted means of training samples, one per entry; a value that is missing in all of them is that of `mean`."""
     found: dict[int, np.ndarray] = {}  # by entry: rows of one object share theirs
     for index, weights in {id(entry): entry for entry in rows}.values():
         y, mask = samples.read(torch.from_numpy(index))
         seen = np.ones(y.shape) if mask is None else mask.numpy().astype(np.float64)
         weight = weights.reshape(-1, *(1 for _ in samples.shape)) * seen
         total = weight.sum(0)
-        found[id(index)] = (y.numpy() * weight).sum(0) / np.where(total > 0, total, 1.0)
+        own = (y.numpy() * weight).sum(0) / np.where(total > 0, total, 1.0)
+        found[id(index)] = own if mean is None else np.where(total > 0, own, mean)
     return np.stack([found[id(index)] for index, _ in rows])

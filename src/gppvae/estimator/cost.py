@@ -81,12 +81,10 @@ class BlockCost:
 
 def tell_cost(prior: LatentPrior, rows: Rows) -> None:
     """Log how features are made; warn when the rank makes each step slow; refuse what does not fit into memory."""
-    for group in prior.groups:
-        if group.kernel is not None:
-            _check_memory(group, rows)
+    _check_memory([group for group in prior.groups if group.kernel is not None], rows)
     if not first_process():
         return
-    for group in prior.groups:
+    for group in (copies[0] for copies in prior.written_groups):
         if group.kernel is None:
             log.info("%d latents without a kernel: what no column explains", group.n_latents)
             continue
@@ -105,7 +103,7 @@ def tell_carried(prior: LatentPrior) -> None:
     """Warn where, after training, the features of a numeric kernel carry too little of its variance."""
     if not first_process():
         return
-    for leaf in prior.leaves():
+    for leaf in prior.written_leaves():
         if not isinstance(leaf, InducingLeaf) or leaf.complete or not len(leaf.shown_values):
             continue
         share = leaf.share_carried(leaf.shown_values)
@@ -126,15 +124,18 @@ def _cost_of(group: LatentGroup, rows: Rows) -> GPCost | BlockCost:
     return GPCost(group.rank, summed.n_groups, summed.x.shape[1], group.n_latents)
 
 
-def _check_memory(group: LatentGroup, rows: Rows) -> None:
-    assert group.kernel is not None
-    cost, memory = _cost_of(group, rows), machine_memory()
-    if cost.bytes > memory:
-        what = cost.describe() if isinstance(cost, BlockCost) else f"H = {cost.rank} features"
+def _check_memory(groups: list[LatentGroup], rows: Rows) -> None:
+    """Raise ValueError unless the algebra of all groups of latents fits into memory together."""
+    costs, memory = [_cost_of(group, rows) for group in groups], machine_memory()
+    needed = sum(cost.bytes for cost in costs)
+    if needed > memory:
+        largest = max(costs, key=lambda cost: cost.bytes)
+        what = largest.describe() if isinstance(largest, BlockCost) else f"H = {largest.rank} features"
+        several = f" in {len(costs)} groups of latents" if len(costs) > 1 else ""
         raise ValueError(
-            f"expected a kernel that fits into the {memory / 2**30:.3g} GiB of this machine, got {what}, which take "
-            f"about {cost.bytes / 2**30:.3g} GiB; use fewer inducing points (max_inducing), learned dimensions or "
-            "ids, or a machine with more memory"
+            f"expected a kernel that fits into the {memory / 2**30:.3g} GiB of this machine, got {what}{several}, "
+            f"which take about {needed / 2**30:.3g} GiB; use fewer inducing points (max_inducing), learned dimensions "
+            "or ids, or a machine with more memory"
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gppvae.data.png import png_uri
+from gppvae.data.settings import settings_rows
 
 if TYPE_CHECKING:
     from gppvae.estimator.base import Estimator
@@ -35,10 +36,10 @@ def fitted_text(model: Estimator) -> str:
 
 def estimator_html(model: Estimator) -> str:
     """An estimator in a notebook: what it is, what was trained, how it ended."""
+    settings = getattr(model, "resolved_", None) or model.get_params()
     rows = "".join(
-        f"<tr><td>{escape(str(name))}</td><td style='text-align:left'>{escape(str(value))}</td></tr>"
-        for name, value in (getattr(model, "resolved_", None) or model.get_params()).items()
-        if value is not None and name != "phases"
+        f"<tr><td>{escape(name)}</td><td style='text-align:left'>{escape(value)}</td></tr>"
+        for name, value in [("kernel", str(settings["kernel"])), *settings_rows(settings)]
     )
     state = fitted_text(model) or "not fitted yet"
     return (

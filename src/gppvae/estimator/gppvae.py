@@ -40,7 +40,7 @@ from gppvae.estimator.kernel_summary import described
 from gppvae.estimator.measuring import Measuring, releasing
 from gppvae.estimator.new_objects import NewSamples, add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
-from gppvae.estimator.plan import plan_fit, rows_held_out
+from gppvae.estimator.plan import Plan, plan_fit, rows_held_out
 from gppvae.estimator.plotting import Plotting
 from gppvae.estimator.prediction import Prediction, mean_and_std
 from gppvae.estimator.saving import (
@@ -99,12 +99,12 @@ class GPPVAE(Plotting, Measuring):
         kernel: over named columns, as an expression of kernels or as text. Or groups of latents, each with a kernel of
             its own, [("RBF(age) + Learned(id, 8)", 12), (None, 4)]; None is the ordinary VAE prior, for what no
             column explains.
-        latent_dim: L; chosen from the samples when None, or what the groups add up to.
+        latent_dim: number of latents; chosen from the samples when None, or what the groups add up to.
         network: "auto", "image", "vector", "conv" (the paper's MNIST network), "wide", "faces", "mlp"; or give
             `encoder` and `decoder`.
         width: channels of every layer of a named network; its own default when None.
-        members: networks of an ensemble inside the model: each has its share of the latents and is trained to explain
-            the samples by itself, predictions are their average; chosen when None.
+        members: networks of an ensemble inside the model: each has its share of the latents, a kernel with vectors of
+            its own, and is trained to explain the samples by itself; predictions are their average. Chosen when None.
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y. They are copied; the fitted ones are in
             `model_.autoencoder`.
         likelihood: "gaussian", "bernoulli", "negative_binomial", "poisson" or a Likelihood (docs/likelihoods.md).
@@ -118,7 +118,7 @@ class GPPVAE(Plotting, Measuring):
         warmup_epochs, gp_epochs: of the VAE and the GP-only phase, where the inference has them.
         lr, prior_lr: learning rates of networks and prior.
         phases: a list of Phase instead of inference, schedule, epochs and rates.
-        batch_size: B.  patience: validations without improvement before a phase stops.
+        batch_size: samples per step; chosen when None.  patience: validations without improvement before a phase stops.
         validate_every: epochs between validations.
         hold_out: share of the rows that are not trained on but measure errors, where no validation data is given;
             None holds out a few per cent when the inference is "auto", and none otherwise.
@@ -128,7 +128,9 @@ class GPPVAE(Plotting, Measuring):
 
     Attributes:
         sample_names_: names of the samples' values, where they came as columns.
-        kernel_: the fitted kernel; a list, one per group, where latents have groups.  prior_: with the latent noise.
+        kernel_: the fitted kernel; a list, one per group, where latents have groups; that of the first member in an
+            ensemble.
+        prior_: all kernels, with the latent noise.
         resolved_: what was trained, every open choice filled in, phases included.
         model_: networks and prior.  posterior_: q(B).  history_: metrics per epoch.
 
@@ -189,48 +191,33 @@ class GPPVAE(Plotting, Measuring):
             callbacks: told of the start, of every epoch and of the end; see gppvae.Callback.
         """
         groups = self._checked()
-        rows_table = Table(table)
-        size_column = self._make_likelihood().size_column
-        read = columns_of(groups)
-        for column in [*read, *([] if size_column is None else [size_column])]:
-            rows_table[column]  # report a missing column before the samples are read
-        samples = samples_from(samples, table, read)
-        if validation is not None:
-            validation = samples_from(validation[0], validation[1], read), validation[1]
-        everything = self._training_samples(samples)
-        self.frames_ = isinstance(samples, pd.DataFrame)
-        same_length(everything, rows_table)
+        everything, rows_table, validation = self._read(samples, table, validation, groups)
         held = rows_held_out(self, groups, rows_table, everything.shape, validation is not None)
         plan = plan_fit(self, groups, everything, rows_table, held)
-        self._chosen_batch = plan.batch_size
-        self._chosen_width, self._chosen_members = plan.networks.width, plan.networks.members
-        self.shape_ = everything.shape
-        prior, phases = plan.prior.to(self._gp_device()), plan.phases
-        model = GPPriorVAE(self._build_autoencoder(everything.shape, prior.sizes), prior)
-        plan.start_networks(model.autoencoder)
-        rows = prior.code(rows_table)
-        prior.plan(rows, plan.batch_size)
-        tell_cost(prior, rows)
-        kept, training = None, (everything, rows_table)
+        model = self._build(plan, everything.shape)
+        rows = model.prior.code(rows_table)
+        model.prior.plan(rows, plan.batch_size)
+        tell_cost(model.prior, rows)
+        training, judge, kept = (everything, rows_table), validation, None
         if held.size:
             index = np.setdiff1d(np.arange(len(everything)), held)
             training = everything.part(index), rows_table.take(index)
+            judge = everything.part(held), rows_table.take(held)
             kept = training[0], rows[torch.from_numpy(index).to(rows.device)]
-        judge = None if validation is None else (self._samples(validation[0]), Table(validation[1]))
-        judge = (everything.part(held), rows_table.take(held)) if held.size else judge
         validate = None if judge is None else validator(model, *judge, plan.batch_size, self._torch_device())
-        judged = judge is not None and known_rows(prior, judge[1]) is not None
+        known = None if judge is None or known_rows(model.prior, judge[1]) is None else judge
 
         def measure(weights: LatentPosterior) -> dict[str, Any]:
             # At rows not trained on where the model can predict them; on a copy, since training may go on.
             self.model_, self.posterior_ = copy.deepcopy(model), weights
-            return self._measured(judge if judge is not None and judged else training, training, judged)
+            return self._measured(known or training, training, held_out=known is not None)
 
         folder = None if out is None else RunFolder(out)
         trainer = self._train(
-            model, phases, everything, rows, folder, validate, progress, checkpoint_seconds, callbacks, kept, measure
-        )
-        tell_carried(prior)
+            model, plan.phases, everything, rows, folder, validate, progress, checkpoint_seconds, callbacks, kept,
+            measure,
+        )  # fmt: skip
+        tell_carried(model.prior)
         assert trainer.weights is not None, "check_phases saw a phase that conditions q(B)"
         with releasing(folder):
             measured = trainer.measured if trainer.measured is not None else measure(trainer.weights)
@@ -240,6 +227,34 @@ class GPPVAE(Plotting, Measuring):
             self.remainders_ = self._resemblance(everything, rows)
             self._keep(folder)
         return self
+
+    def _read(
+        self, samples: Any, table: Any, validation: tuple[Any, Any] | None, groups: Groups
+    ) -> tuple[Samples, Table, tuple[Samples, Table] | None]:
+        """Samples and table to train on, and those to validate on, if any."""
+        rows_table, read = Table(table), columns_of(groups)
+        size_column = self._make_likelihood().size_column
+        for column in [*read, *([] if size_column is None else [size_column])]:
+            rows_table[column]  # report a missing column before the samples are read
+        samples = samples_from(samples, table, read)
+        self.frames_ = isinstance(samples, pd.DataFrame)
+        if validation is not None:
+            validation = samples_from(validation[0], validation[1], read), validation[1]
+        everything = self._training_samples(samples)
+        same_length(everything, rows_table)
+        self.shape_ = everything.shape
+        if validation is None:
+            return everything, rows_table, None
+        return everything, rows_table, (self._samples(validation[0]), Table(validation[1]))
+
+    def _build(self, plan: Plan, shape: tuple[int, ...]) -> GPPriorVAE:
+        """The model of a plan, for samples of this shape."""
+        self._chosen_batch = plan.batch_size
+        self._chosen_width, self._chosen_members = plan.networks.width, plan.networks.members
+        prior = plan.prior.to(self._gp_device())
+        model = GPPriorVAE(self._build_autoencoder(shape, prior.written_sizes), prior)
+        plan.start_networks(model.autoencoder)
+        return model
 
     @classmethod
     def fit_anndata(
@@ -284,13 +299,13 @@ class GPPVAE(Plotting, Measuring):
         return self.phases is None and isinstance(self.inference, str) and self.inference == AUTO
 
     @readable_algebra()
-    def add_objects(self, samples: Any, table: Any, steps: int = 8) -> list[str]:
+    def add_objects(self, samples: Any, table: Any, steps: int = 30) -> list[str]:
         """Learn ids that were not in the training set from a few samples of each; predict() then takes them.
 
         Args:
             samples: of the new objects.  table: their rows; ids unknown in training in a Learned or Categorical
                 column, all other columns as in training. An id that was added before is learned again.
-            steps: Gauss-Newton steps through the decoder.
+            steps: Gauss-Newton steps through the decoder, at most; they end when the fit hardly gains.
 
         Returns:
             The ids that were added.
@@ -374,8 +389,9 @@ class GPPVAE(Plotting, Measuring):
         return [phase for phase in find_inference(self.inference).phases(budget) if phase.epochs > 0]
 
     def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Samples) -> dict[str, Any]:
-        groups = [(group.kernel, group.n_latents) for group in model.prior.groups]
-        alphas = [float(group.alpha.detach()) for group in model.prior.groups if group.kernel is not None]
+        prior = model.prior
+        groups = list(zip(prior.written_kernels, prior.written_sizes, strict=True))
+        alphas = [float(group.alpha.detach()) for group in prior.groups if group.kernel is not None]
         chosen = {"kernel": group_texts(groups), "alpha": alphas[0]}
         if self._chooses and self.patience is None:
             chosen["patience"] = PATIENCE
@@ -385,8 +401,11 @@ class GPPVAE(Plotting, Measuring):
 
     @property
     def kernel_(self) -> Kernel | list[Kernel | None]:
-        """The fitted kernel; with groups of latents a list, None for those without one."""
-        found = [group.kernel for group in self.prior_.groups]
+        """The fitted kernel; with groups of latents a list, None for those without one.
+
+        In an ensemble every member has a kernel of its own, and this is the first one's; `prior_.kernels` has all.
+        """
+        found = self.prior_.written_kernels
         return found[0] if len(found) == 1 and found[0] is not None else found
 
     @torch.no_grad()
@@ -622,13 +641,13 @@ class GPPVAE(Plotting, Measuring):
             groups = latent_groups(trained["kernel"] if kernel is None else kernel, trained["latent_dim"])
             whole("batch_size", trained["batch_size"], 1, MAX_BATCH)
             self._chosen_batch, self.frames_ = trained["batch_size"], meta["frames"]
-            prior = LatentPrior(groups)
+            prior = LatentPrior(groups, copies=self._network_options["members"])
             close_dims(prior, under("prior", state))
             check_same_kernel(groups, trained["kernel"], path)
             restore_kernels(prior, meta["kernel"], under("prior", state))
             if encoder is None:
-                check_network_sizes(self, prior.sizes, state)
-        autoencoder = self._build_autoencoder(self.shape_, prior.sizes)  # may say that given networks do not fit
+                check_network_sizes(self, prior.written_sizes, state)
+        autoencoder = self._build_autoencoder(self.shape_, prior.written_sizes)  # your own networks may not fit
         with checked_content(file):
             model = GPPriorVAE(autoencoder, prior.to(self._gp_device()))
             load_weights(model, state, path)

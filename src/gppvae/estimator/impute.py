@@ -16,7 +16,7 @@ from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.inference.observation_weight import Trust, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.row_latents import STEPS, Observed, RowLatents
 from gppvae.inference.value_noise import MAX_VALUES, noise_covariance, rows_enough
-from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
+from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import slopes
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import latents_at
@@ -89,6 +89,12 @@ class Imputer:
         return RowLatents(model.autoencoder, self.likelihood, known, self.noise, (encoded,), weight, steps)
 
     @torch.no_grad()
+    def predicted(self, batch: Batch) -> Tensor:
+        """Mean of samples by the GP's prediction alone, whatever was observed."""
+        z = latents_at(self.model, self.weights, batch.rows).mean
+        return self.likelihood.mean(self.model.autoencoder.decode(z, self.model.autoencoder.sizes(batch)))
+
+    @torch.no_grad()
     def trust(self, epoch: Epoch, generator: torch.Generator, sides: bool, most: int = TRIED_NUMBERS) -> Trust | None:
         """The weight of observed values, measured on some of these samples; None if they cannot tell.
 
@@ -130,7 +136,7 @@ class Imputer:
             return True
         unit, difference = self.likelihood.unit, 0.0
         for t in tries:
-            imputed, predicted = (self.latents(t.visible, weight).mean() for weight in (trust.weight, 0.0))
+            imputed, predicted = self.latents(t.visible, trust.weight).mean(), self.predicted(t.visible)
             apart = ((imputed - t.y) / unit).square() - ((predicted - t.y) / unit).square()
             difference += float((apart * t.hidden).sum())
         return difference < 0.0
@@ -146,7 +152,7 @@ class Imputer:
         with Outputs(out, ("mean", "std"), shape) as arrays, Outputs(out, *of_draws) as drawn:
             trust = self.trust(epoch, generator, sides=False) or self.usual
             # Scaled draws of counts would not be counts.
-            spread = trust.spread if isinstance(self.likelihood, (Gaussian, ScaledGaussian)) else 1.0
+            spread = trust.spread if self.likelihood.additive_noise else 1.0
             for batch in epoch:
                 mask = batch.mask
                 assert mask is not None
@@ -175,8 +181,7 @@ def learn_value_noise(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch,
     """
     autoencoder, shape = model.autoencoder, epoch.samples.shape
     likelihood = autoencoder.likelihood.values
-    gaussian = isinstance(likelihood, (Gaussian, ScaledGaussian))
-    if not gaussian or len(shape) != 1 or not 1 < shape[0] <= MAX_VALUES:
+    if not likelihood.additive_noise or len(shape) != 1 or not 1 < shape[0] <= MAX_VALUES:
         return None
     n = rows_enough(epoch.n_rows, shape[0])
     picked = torch.linspace(0, epoch.n_rows - 1, n).round().long().unique()

@@ -7,15 +7,17 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from gppvae.inference import INFERENCES
-from gppvae.kernels import IdLeaf, InducingLeaf, Kernel, Leaf, Learned, Scale, Sum
+from gppvae.kernels import IdLeaf, InducingLeaf, Kernel, Leaf, Scale, Sum
 from gppvae.kernels.stationary import StationaryLeaf
 
 if TYPE_CHECKING:
     from gppvae.estimator.gppvae import GPPVAE
 
 PIECES = re.compile(r"([^0-9]*)([0-9]*)")  # text, then digits
-MAX_NUMBERS = 4  # of one parameter of a kernel, to be shown
 
 
 def described(model: GPPVAE) -> dict[str, Any]:
@@ -24,22 +26,31 @@ def described(model: GPPVAE) -> dict[str, Any]:
 
 
 def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
-    """(part of the kernel, what it learned), left to right, group by group, each followed by its latent noise."""
-    rows, several = [], len(model.prior_.groups) > 1
-    for number, group in enumerate(model.prior_.groups):
-        of = f"group {number + 1} ({group.n_latents} latents): " if several else ""
-        if group.kernel is None:
+    """(part of the kernel, what it learned), left to right, group by group, each followed by its latent noise.
+
+    Numbers that differ between the members of an ensemble are shown from the least to the largest.
+    """
+    prior = model.prior_
+    rows, several = [], len(prior.written_groups) > 1
+    for number, (copies, n_latents) in enumerate(zip(prior.written_groups, prior.written_sizes, strict=True)):
+        of = f"group {number + 1} ({n_latents} latents): " if several else ""
+        kernels = [group.kernel for group in copies if group.kernel is not None]
+        if not kernels:
             rows.append((f"{of}no kernel", "what no column explains, variance 1"))
             continue
-        parts = [part for part in group.kernel.modules() if isinstance(part, (Leaf, Scale))]
         seen: Counter[str] = Counter()
-        for part in parts:
-            name = _name(part)
+        for parts in zip(*map(_parts, kernels), strict=True):  # the same part of every member's kernel
+            name = _name(parts[0])
             seen[name] += 1  # a kernel may have the same part several times
-            words = (learned_words(part) or "nothing to learn") + kernel_label(model, part)
+            words = (learned_words(*parts) or "nothing to learn") + kernel_label(model, parts[0])
             rows.append((of + name + (f" ({seen[name]})" if seen[name] > 1 else ""), words))
-        rows.append((f"{of}latent noise", f"variance {float(group.alpha.detach()):.4g}{noise_label(model)}"))
+        noise = _numbers(*(group.alpha for group in copies))
+        rows.append((f"{of}latent noise", f"variance {noise}{noise_label(model)}"))
     return rows
+
+
+def _parts(kernel: Kernel) -> list[Leaf | Scale]:
+    return [part for part in kernel.modules() if isinstance(part, (Leaf, Scale))]
 
 
 def noise_label(model: GPPVAE) -> str:
@@ -62,11 +73,11 @@ def kernel_label(model: GPPVAE, part: Leaf | Scale) -> str:
 
 def kernel_text(model: GPPVAE) -> str:
     """The kernel as written; groups of latents one after the other."""
-    groups = model.prior_.groups
-    texts = ["no kernel" if group.kernel is None else as_written(group.kernel) for group in groups]
-    if len(groups) == 1:
+    kernels = model.prior_.written_kernels
+    texts = ["no kernel" if kernel is None else as_written(kernel) for kernel in kernels]
+    if len(kernels) == 1:
         return texts[0]
-    return "; ".join(f"{group.n_latents} latents: {text}" for group, text in zip(groups, texts, strict=True))
+    return "; ".join(f"{n} latents: {text}" for n, text in zip(model.prior_.written_sizes, texts, strict=True))
 
 
 def as_written(kernel: Kernel) -> str:
@@ -87,26 +98,19 @@ def _name(part: Leaf | Scale) -> str:
     return part.text() if isinstance(part, Leaf) else f"factor before {part.kernel.text()}"
 
 
-def learned_words(part: Leaf | Scale) -> str:
-    """What a part of the kernel learned; empty where there is nothing to learn."""
-    if isinstance(part, Scale):
-        return f"{float(part.value.detach()):.4g}"
-    if isinstance(part, Learned):
-        size = float(part.vectors().detach().square().sum(1).mean())
-        return f"{len(part.levels)} ids, vectors of length {part.dim}, mean variance {size:.4g}"
-    if isinstance(part, StationaryLeaf):
-        words = [f"length scale {_numbers(part.base.lengthscale)}"]
-        words += [f"alpha {_numbers(part.base.alpha)}"] if hasattr(part.base, "alpha") else []
-        return ", ".join([*words, f"{part.rank} {'basis functions' if part.series else 'inducing points'}"])
-    words = [f"{len(part.levels)} levels"] if isinstance(part, IdLeaf) else []
-    # Only small parameters are shown, under their names in the class.
-    words += [f"{name} {_numbers(p)}" for name, p in part.named_parameters() if p.numel() <= MAX_NUMBERS]
-    words += [f"{part.rank} inducing points"] if isinstance(part, InducingLeaf) else []
-    return ", ".join(words)
+def learned_words(*parts: Leaf | Scale) -> str:
+    """What a part of the kernel learned, or the same part of several kernels; empty where there is nothing to learn."""
+    every = [part.learned_numbers() for part in parts]
+    return ", ".join(parts[0].in_words({name: _numbers(*(one[name] for one in every)) for name in every[0]}))
 
 
-def _numbers(values: Any) -> str:
-    return ", ".join(f"{float(value):.4g}" for value in values.detach().flatten())
+def _numbers(*values: Tensor) -> str:
+    """Numbers, each as one or, where it differs between the tensors, from the least to the largest."""
+    each = torch.stack([value.detach().flatten().double() for value in values])
+    ends = [
+        (f"{low:.4g}", f"{high:.4g}") for low, high in zip(each.amin(0).tolist(), each.amax(0).tolist(), strict=True)
+    ]
+    return ", ".join(low if low == high else f"{low} to {high}" for low, high in ends)
 
 
 def column_rows(model: GPPVAE) -> list[tuple[str, str]]:

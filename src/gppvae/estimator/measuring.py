@@ -181,7 +181,7 @@ class Measuring(Estimator):
         self, samples: Any, table: Any, n_samples: int = 32, trained_on: bool = False
     ) -> Calibration | None:
         """Errors at rows by the spread of draws; None for likelihoods that model their own noise."""
-        if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
+        if not self._autoencoder.likelihood.values.additive_noise:
             return None
         data, rows_table = samples if isinstance(samples, Samples) else self._samples(samples), Table(table)
         same_length(data, rows_table)
@@ -196,7 +196,7 @@ class Measuring(Estimator):
     @torch.no_grad()
     def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:
         """Keep the errors of predictions at samples of added ids, to carry them over to their other rows."""
-        if not isinstance(self._autoencoder.likelihood.values, (Gaussian, ScaledGaussian)):
+        if not self._autoencoder.likelihood.values.additive_noise:
             return
         prior, rows, errors = self.prior_, self.prior_.code(table), []
         for batch in self._epoch(data, rows):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ from gppvae.inference.phase import Phase
 from gppvae.kernels import IdLeaf, InducingLeaf, Kernel, Learned
 from gppvae.kernels.not_applicable import rows_that_apply
 from gppvae.kernels.stationary import StationaryLeaf
-from gppvae.likelihoods import Gaussian, Likelihood, ScaledGaussian
+from gppvae.likelihoods import Likelihood, ScaledGaussian
 from gppvae.models.start import (
     Components,
     fit_components,
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from gppvae.estimator.gppvae import GPPVAE
 
 NOISES = (0.02, 1.0)  # of a value, relative to its variance, that a linear start may set
-ALPHAS = (0.01, 1.0)  # latent noise that a linear start may set
+ALPHAS = (0.001, 1.0)  # latent noise that a linear start may set; growth curves have little
 
 
 @dataclass(frozen=True)
@@ -89,51 +88,97 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
     Args:
         groups: kernels, not bound yet, with their numbers of latents.  held: positions of rows held out.
     """
-    kernels = [kernel for kernel, _ in groups if kernel is not None]
-    likelihood = estimator._make_likelihood()
-    gaussian = isinstance(likelihood.values, (Gaussian, ScaledGaussian))
-    few = estimator._chooses and gaussian and is_few(len(samples) - len(held), samples.shape)
-    choose_learned_dims(kernels, table, few)
-    generator = torch.Generator().manual_seed(derive_seed(estimator.seed, 1))
-    LatentPrior([(kernel, size or 1) for kernel, size in groups]).bind(table, generator)
-    given = None if any(size == OPEN for _, size in groups) else sum(size for _, size in groups)
-    few_images = (
-        few and len(samples.shape) == 3 and estimator.encoder is None and estimator.network in ("auto", "image")
-    )
-    networks = choose_networks(few_images, math.prod(samples.shape), given, estimator.members)
-    most = networks.latents
-    if not estimator._chooses:
-        closed = [(kernel, most if size == OPEN else size) for kernel, size in groups]
-        phases = estimator._phases(unexplained=any(kernel is None for kernel, _ in groups))
-        if len(held):
+    planner = _Planner(estimator, groups, samples, table, held)
+    planner.bind()
+    return planner.chosen() if estimator._chooses else planner.given()
+
+
+class _Planner:
+    """The steps of `plan_fit`; arguments as there."""
+
+    def __init__(self, estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, held: np.ndarray) -> None:
+        self.estimator, self.groups, self.samples, self.table, self.held = estimator, groups, samples, table, held
+        self.kernels = [kernel for kernel, _ in groups if kernel is not None]
+        self.unexplained = len(self.kernels) < len(groups)  # whether some latents have no kernel
+        self.likelihood = estimator._make_likelihood()
+        self.additive = self.likelihood.values.additive_noise
+        self.n_rows = len(samples) - len(held)
+        self.generator = torch.Generator().manual_seed(derive_seed(estimator.seed, 1))
+
+    def bind(self) -> None:
+        """Bind the kernels, and choose the sizes that depend on the table alone."""
+        samples, estimator = self.samples, self.estimator
+        few = estimator._chooses and self.additive and is_few(self.n_rows, samples.shape)
+        choose_learned_dims(self.kernels, self.table, few)
+        LatentPrior([(kernel, size or 1) for kernel, size in self.groups]).bind(self.table, self.generator)
+        by_name = estimator.encoder is None and estimator.network in ("auto", "image")
+        sizes = [None if size == OPEN else size for _, size in self.groups]
+        few_images = few and len(samples.shape) == 3 and by_name
+        self.networks = choose_networks(few_images, samples.shape, sizes, estimator.members)
+
+    def given(self) -> Plan:
+        """The plan of a fit whose inference or phases were given."""
+        estimator = self.estimator
+        phases = estimator._phases(unexplained=self.unexplained)
+        if len(self.held):
             phases = [replace(phase, held_out=True) for phase in phases]
         alpha = estimator.alpha if estimator.alpha is not None else min(phase.kind.alpha for phase in phases)
-        return Plan(LatentPrior(closed, alpha), phases, estimator._rows_per_batch, networks, None)
-    components = _start(likelihood, kernels, samples, table, held, generator)
-    linear = len(samples.shape) == 1 and isinstance(likelihood, ScaledGaussian) and networks.members == 1
-    linear = linear and estimator.network in ("auto", "vector") and estimator.encoder is None
-    if linear and components is not None:
-        most = min(most, components.count(LEAST_SIGNAL))
-    closed = [(kernel, most if size == OPEN else size) for kernel, size in groups]
-    if any(size == OPEN for _, size in groups):
-        tell("%d latents for samples of shape %s", most, "x".join(map(str, samples.shape)))
-    n_rows = len(samples) - len(held)
-    rank = max(kernel.rank for kernel in kernels)
-    inference = choose_inference(n_rows, samples.shape, rank, gaussian)
-    exact = linear and not any(isinstance(leaf, Learned) for kernel in kernels for leaf in kernel.leaves())
-    schedule = SCHEDULES[inference, "image" if len(samples.shape) == 3 else "vector" if exact else "other"]
-    alpha = _alpha(estimator, inference, schedule, components if linear else None, most)
-    batch_size = estimator.batch_size or schedule.batch_size
-    share = length_for(samples.shape, inference == "leave_out")
-    epochs = estimator.epochs if estimator.epochs is not None else schedule.epochs(n_rows, batch_size, share)
-    rates = {name: value for name in ("lr", "prior_lr") if (value := getattr(estimator, name)) is not None}
-    unexplained = any(kernel is None for kernel, _ in groups)
-    tried = exact and estimator.epochs is None
-    phases = written_phases(inference, replace(schedule, **rates), epochs, unexplained, len(held) > 0, tried)
-    tell("%d epochs of %d steps, batches of %d", epochs, -(-n_rows // batch_size), batch_size)
-    if len(held):
-        tell("%d of %d rows are held out to measure errors, then trained on as well", len(held), len(samples))
-    return Plan(LatentPrior(closed, alpha), phases, batch_size, networks, components)
+        return self._plan(alpha, self.networks.latents, phases, estimator._rows_per_batch, None)
+
+    def chosen(self) -> Plan:
+        """The plan of a fit whose inference and length are chosen from the data."""
+        estimator, shape = self.estimator, self.samples.shape
+        components = _start(self.likelihood, self.kernels, self.samples, self.table, self.held, self.generator)
+        linear = components if self._starts_linear() else None
+        latents = self.networks.latents
+        if linear is not None:
+            latents = min(latents, linear.count(LEAST_SIGNAL))
+        if any(size == OPEN for _, size in self.groups):
+            tell("%d latents for samples of shape %s", latents, "x".join(map(str, shape)))
+        rank = max(kernel.rank for kernel in self.kernels)
+        inference = choose_inference(self.n_rows, shape, rank, self.additive)
+        # Learned vectors start at random, so that with them the linear model is no fit yet.
+        learned = any(isinstance(leaf, Learned) for kernel in self.kernels for leaf in kernel.leaves())
+        exact = self._starts_linear() and not learned
+        schedule = SCHEDULES[inference, "image" if len(shape) == 3 else "vector" if exact else "other"]
+        alpha = _alpha(estimator, inference, schedule, linear, latents)
+        batch_size = estimator.batch_size or schedule.batch_size
+        share = length_for(shape, inference == "leave_out")
+        epochs = estimator.epochs if estimator.epochs is not None else schedule.epochs(self.n_rows, batch_size, share)
+        rates = {name: value for name in ("lr", "prior_lr") if (value := getattr(estimator, name)) is not None}
+        tried = exact and estimator.epochs is None
+        held_out = len(self.held) > 0
+        phases = written_phases(inference, replace(schedule, **rates), epochs, self.unexplained, held_out, tried)
+        tell("%d epochs of %d steps, batches of %d", epochs, -(-self.n_rows // batch_size), batch_size)
+        if held_out:
+            words = "%d of %d rows are held out to measure errors, then trained on as well"
+            tell(words, len(self.held), len(self.samples))
+        return self._plan(alpha, latents, phases, batch_size, components)
+
+    def _starts_linear(self) -> bool:
+        """Whether the networks are those that can start at the linear model of the components."""
+        estimator = self.estimator
+        by_name = estimator.encoder is None and estimator.network in ("auto", "vector")
+        vectors = len(self.samples.shape) == 1 and isinstance(self.likelihood, ScaledGaussian)
+        return by_name and vectors and self.networks.members == 1
+
+    def _plan(
+        self, alpha: float, latents: int, phases: list[Phase], batch_size: int, components: Components | None
+    ) -> Plan:
+        """The plan with the prior of all groups, `latents` where their number is open."""
+        closed = [(kernel, latents if size == OPEN else size) for kernel, size in self.groups]
+        prior = _for_members(closed, alpha, self.networks.members, self.generator)
+        return Plan(prior, phases, batch_size, self.networks, components)
+
+
+def _for_members(groups: Groups, alpha: float, members: int, generator: torch.Generator) -> LatentPrior:
+    """The prior, with a kernel for each member of an ensemble; each starts from vectors of its own."""
+    prior = LatentPrior(groups, alpha, members)
+    for group in (group for copies in prior.written_groups for group in copies[1:]):
+        for leaf in [] if group.kernel is None else group.kernel.leaves():
+            if isinstance(leaf, Learned):
+                leaf.create(generator)
+    return prior
 
 
 def _alpha(estimator: GPPVAE, inference: str, schedule: Schedule, linear: Components | None, n_latents: int) -> float:
@@ -154,7 +199,7 @@ def _start(
     table: Table,
     held: np.ndarray,
     generator: torch.Generator,
-) -> Components | None:
+) -> Components:
     """Fit the hyper-parameters of all kernels to the principal components of some training rows."""
     kept = np.setdiff1d(np.arange(len(samples)), held)
     prior = LatentPrior([(kernel, 1) for kernel in kernels])

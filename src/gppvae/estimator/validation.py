@@ -69,11 +69,6 @@ def validator(model: GPPriorVAE, data: Samples, table: Table, batch_size: int, d
     return validate
 
 
-def mean_error(epoch: Epoch, autoencoder: Autoencoder, predict: Callable[[Batch], Tensor]) -> float:
-    """Mean over all observed values of the likelihood's error of `predict`."""
-    return row_errors(epoch, autoencoder, predict)[0]
-
-
 def row_errors(epoch: Epoch, autoencoder: Autoencoder, predict: Callable[[Batch], Tensor]) -> tuple[float, Tensor]:
     """The mean error of an observed value in the unit of the data, and errors of rows in the likelihood's, (N,).
 

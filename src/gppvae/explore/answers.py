@@ -19,6 +19,7 @@ from gppvae.explore.live import Live
 from gppvae.explore.sources import PREDICTED, Cells, Source
 from gppvae.explore.wire import pack
 from gppvae.likelihoods.counts import COUNTS
+from gppvae.report.checked import own_scales
 from gppvae.report.images import is_image, shade_range
 
 SHADED = 64  # cells whose predictions set the range of shades
@@ -48,7 +49,7 @@ class Answers:
 
     def meta(self) -> dict[str, Any]:
         """Everything that stays the same while the page is open, except for added objects."""
-        model = self.live.model
+        model, scales = self.live.model, own_scales(self.live.model)
         return {
             "title": self.title,
             "folder": self.folder,
@@ -58,6 +59,8 @@ class Answers:
             "images": is_image(model.shape_),
             "counts": model.model_.autoencoder.likelihood.name in COUNTS,
             "names": model.sample_names_ or [],
+            "scales": None if scales is None else [part.tolist() for part in scales],
+            "members": model.prior_.copies,
             "columns": [column.to_json() for column in self.cells.columns],
             "table": self.cells.to_json(),
             "has_table": self.source.train is not None or self.source.held is not None,
@@ -139,11 +142,11 @@ class Answers:
 
     def covariance(self, asked: Any) -> bytes:
         """The covariance of one leaf, with labels."""
-        leaves = self.live.model.prior_.leaves()
+        leaves = self.live.model.prior_.leaves_by_member()
         number = _whole(asked, "leaf", len(leaves) - 1)
         with self.live.lock:
             found = terms.covariance_of(leaves[number], self.cells.columns)
-        return pack({"labels": found["labels"]}, {"matrix": found["matrix"]})
+        return pack({"labels": found["labels"]}, {"matrix": found["matrix"], "values": found["values"]})
 
     def add(self, asked: Any) -> dict[str, Any]:
         """Learn an object from files; the answer is that of `meta`."""
@@ -167,34 +170,34 @@ class Answers:
     def _groups(self) -> list[dict[str, Any]]:
         """Groups of latents with their terms."""
         model, prior = self.live.model, self.live.model.prior_
-        leaves = prior.leaves()
+        leaves = prior.written_leaves()
         with self.live.lock, torch.no_grad():
             numbers = evenly(len(self.cells.table), SHARE_ROWS)
             found = terms.shares(prior, model.posterior_, self.live.rows(self.cells.rows(numbers)))
             every = terms.terms_of(prior)
             return [
                 {
-                    "latents": group.n_latents,
-                    "kernel": None if group.kernel is None else group.kernel.text(),
-                    "alpha": float(group.alpha),
+                    "latents": prior.written_sizes[number],
+                    "kernel": None if copies[0].kernel is None else copies[0].kernel.text(),
+                    "alpha": sum(float(group.alpha) for group in copies) / len(copies),
                     "terms": [
                         {
                             "name": list(name),
-                            "text": " * ".join(leaf.text() for leaf in term.leaves),
-                            "amplitude": float(term.amplitude()),
+                            "text": " * ".join(leaf.text() for leaf in same[0].leaves),
+                            "amplitudes": [float(term.amplitude()) for term in same],
                             "share": found[name],
-                            "leaves": [leaves.index(leaf) for leaf in term.leaves],
+                            "leaves": [leaves.index(leaf) for leaf in same[0].leaves],
                         }
-                        for name, term in every.items()
+                        for name, same in every.items()
                         if name[0] == number
                     ],
                 }
-                for number, group in enumerate(prior.groups)
+                for number, copies in enumerate(prior.written_groups)
             ]
 
     def _leaves(self) -> list[dict[str, Any]]:
         with self.live.lock, torch.no_grad():
-            return [terms.leaf_facts(leaf) for leaf in self.live.model.prior_.leaves()]
+            return [terms.leaf_facts(*same) for same in self.live.model.prior_.leaves_by_member()]
 
     def _start(self) -> dict[str, Any]:
         """The row that the page opens on: a held-out one if there is one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,25 @@ from gppvae.explore.columns import ColumnFacts
 from gppvae.kernels import Constant, IdLeaf, InducingLeaf, Leaf
 from gppvae.kernels.base import Term
 from gppvae.models.terms import contributions, kernel_terms
-from gppvae.prior.latent_prior import LatentPrior
+from gppvae.prior.latent_prior import LatentGroup, LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.report.plots import leaf_covariance
 
-TermName = tuple[int, int]  # number of the group of latents, number of the term in its kernel
+TermName = tuple[int, int]  # number of the group of latents as written, number of the term in its kernel
 MAX_LEVELS = 120  # of a covariance that is shown
 
 
-def terms_of(prior: LatentPrior) -> dict[TermName, Term]:
-    """Every term of every kernel by its name."""
+def terms_of(prior: LatentPrior) -> dict[TermName, list[Term]]:
+    """Every term of every kernel by its name: the same term of each member of an ensemble, or one alone."""
     return {
-        (number, place): term
-        for number, group in enumerate(prior.groups)
-        if group.kernel is not None
-        for place, term in enumerate(group.kernel.terms())
+        (number, place): list(same)
+        for number, copies in enumerate(prior.written_groups)
+        for place, same in enumerate(zip(*(_terms(group) for group in copies), strict=True))
     }
+
+
+def _terms(group: LatentGroup) -> list[Term]:
+    return [] if group.kernel is None else group.kernel.terms()
 
 
 def check_off(prior: LatentPrior, off: Any) -> frozenset[TermName]:
@@ -46,13 +49,18 @@ def check_off(prior: LatentPrior, off: Any) -> frozenset[TermName]:
     return frozenset(found)
 
 
+def _numbered(prior: LatentPrior) -> Iterator[tuple[int, LatentGroup]]:
+    """All groups of latents, each with the number of the group as written."""
+    return ((number, group) for number, copies in enumerate(prior.written_groups) for group in copies)
+
+
 def weight_masks(prior: LatentPrior, off: Iterable[TermName]) -> list[Tensor]:
     """For each group (H, 1): zero at the weights of terms that are switched off, one elsewhere."""
     masks = []
-    for number, group in enumerate(prior.groups):
+    for number, group in _numbered(prior):
         mask = torch.ones(group.rank, 1, dtype=torch.float64, device=prior.device)
         start = 0
-        for place, term in enumerate([] if group.kernel is None else group.kernel.terms()):
+        for place, term in enumerate(_terms(group)):
             if (number, place) in off:
                 mask[start : start + term.rank] = 0.0
             start += term.rank
@@ -65,9 +73,9 @@ def noise_without(prior: LatentPrior, rows: Rows, off: frozenset[TermName]) -> T
     if not off:
         return prior.noise_at(rows)
     parts = []
-    for number, group in enumerate(prior.groups):
+    for number, group in _numbered(prior):
         noise = group.alpha.expand(len(rows))
-        for place, term in enumerate([] if group.kernel is None else group.kernel.terms()):
+        for place, term in enumerate(_terms(group)):
             if (number, place) not in off:
                 noise = noise + _residual(term, rows)
         parts.append(noise[:, None].expand(len(rows), group.n_latents))
@@ -98,23 +106,30 @@ def shares(prior: LatentPrior, posterior: LatentPosterior, rows: Rows) -> dict[T
 
 
 @torch.no_grad()
-def leaf_facts(leaf: Leaf) -> dict[str, Any]:
-    """What a leaf is and what it learned, in words."""
+def leaf_facts(leaf: Leaf, *others: Leaf) -> dict[str, Any]:
+    """What a leaf is and what it learned, in words; with the same leaf of the other members of an ensemble."""
     return {
         "text": leaf.text(),
         "columns": list(leaf.columns_read),
-        "learned": learned_words(leaf),
+        "learned": learned_words(leaf, *others),
         "has_covariance": bool(leaf.columns_read) and not isinstance(leaf, Constant),
     }
 
 
-def covariance_of(leaf: Leaf, columns: list[ColumnFacts]) -> dict[str, Any]:
-    """The covariance of a leaf at its ids or training values, with a label for each; similar ids side by side."""
-    numbers = None
+def covariance_of(leaves: Sequence[Leaf], columns: list[ColumnFacts]) -> dict[str, Any]:
+    """The covariance of a leaf at its ids or training values, with a label for each; similar ids side by side.
+
+    Args:
+        leaves: the leaf in each member of an ensemble, over which the covariance is averaged, or one alone.
+
+    Returns:
+        "matrix" (n, n), "labels", and the numbers that are shown as "values" (n, d), None for ids.
+    """
+    leaf, numbers = leaves[0], None
     if not isinstance(leaf, IdLeaf):
         numbers = leaf.shown_values.cpu().numpy() if isinstance(leaf, InducingLeaf) else _training_values(leaf, columns)
-    matrix, labels, _ = leaf_covariance(leaf, numbers, MAX_LEVELS)
-    return {"labels": labels, "matrix": matrix}
+    matrix, labels, _, values = leaf_covariance(leaves, numbers, MAX_LEVELS)
+    return {"labels": labels, "matrix": matrix, "values": values}
 
 
 def _training_values(leaf: Leaf, columns: list[ColumnFacts]) -> np.ndarray:

@@ -72,6 +72,34 @@ class LossTerms:
 TERMS = tuple(field.name for field in fields(LossTerms))[:4]
 
 
+class SlowGroups:
+    """Groups of parameters that step once per several batches of an epoch, on the gradients of all of these.
+
+    Args:
+        n_batches: of the epoch.  per_step: batches of a step; those left at the end join the last step.
+        groups: their names.
+    """
+
+    def __init__(self, n_batches: int, per_step: int, *groups: str) -> None:
+        self.per_step, self.groups = per_step, groups
+        self._gathered, self._left = 0, n_batches
+
+    @property
+    def stepped(self) -> bool:
+        """Whether no batch was seen since they last stepped."""
+        return self._gathered == 0
+
+    def step(self, terms: LossTerms) -> LossTerms:
+        """The terms of the next batch, for the loop to step with: these groups wait, or step if it is their turn."""
+        self._gathered += 1
+        self._left -= 1
+        if self._left and min(self._gathered, self._left) < self.per_step:
+            return terms.waiting_for(*self.groups)
+        found = terms.standing_for(self._gathered)
+        self._gathered = 0
+        return found
+
+
 class Inference(nn.Module, abc.ABC):
     """One way to fit. Its parameters (if any) are variational; its buffers are kept in checkpoints.
 

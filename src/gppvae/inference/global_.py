@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,8 @@ from gppvae.data.batches import Epoch
 from gppvae.inference.base import Inference, LossTerms, draw, recon_nll, with_unexplained
 from gppvae.inference.phase import Budget, Phase
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.at_rows import RowFeatures
-from gppvae.prior.blocks import BlockFeatures
-from gppvae.prior.latents import Latents
-from gppvae.prior.posterior import DiagonalCovariance, Features, LatentPosterior
+from gppvae.prior.at_rows import WeightsRead
+from gppvae.prior.posterior import DiagonalCovariance, LatentPosterior
 
 
 class Global(Inference):
@@ -78,18 +76,17 @@ class Global(Inference):
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         prior, autoencoder = self.model.prior, self.model.autoencoder
-        rows_of_ids = [
-            None if group.blocks is None
-            else torch.bincount(epoch.rows.columns[group.blocks.key].index, minlength=group.blocks.n_blocks)
-            for group in prior.groups
-        ]  # fmt: skip
+        rows_of_ids = prior.rows_of_ids(epoch.rows)
         for batch in epoch:
             of_all = len(batch) / epoch.n_rows
-            latents, kl = self._at(prior.features_at(batch.rows), of_all, rows_of_ids)
+            rows, read = prior.features_at(batch.rows).over_weights_read(of_all, rows_of_ids)
+            q = self._parts(read)
+            kl = [(own.share * part.kl_of_weights()).sum() for own, part in zip(read, q, strict=True)]
+            latents = rows.at(LatentPosterior(tuple(q)))
             z = with_unexplained(self.model, batch, latents.mean, latents.var + latents.noise)
             terms = LossTerms(
                 recon_nll=recon_nll(autoencoder, batch, draw(z.mean, z.var, batch)),
-                gp_nll=z.gp_nll + kl,
+                gp_nll=z.gp_nll + functools.reduce(torch.add, kl),
                 neg_entropy=z.neg_entropy,
                 penalty=of_all * prior.neg_log_prior(),
                 n=batch.total,
@@ -97,34 +94,10 @@ class Global(Inference):
             terms.backward()
             yield terms
 
-    def _at(self, rows: RowFeatures, of_all: float, rows_of_ids: list[Tensor | None]) -> tuple[Latents, Tensor]:
-        """The latents of rows at q(B), and their share of KL(q(B) || N(0, I)).
-
-        With per-id blocks, a batch uses only the weights of its own ids, and the KL of a block is divided equally among
-        the rows of its id: over an epoch the sum is the same.
-
-        Args:
-            of_all: these rows as a share of those of an epoch.  rows_of_ids: number of rows of each id in an epoch.
-        """
-        features: list[Features] = []
-        parts, kl = [], torch.zeros((), dtype=torch.float64, device=self.means[0].device)
-        for V, mean, log_std, rows_of in zip(rows.features, self.means, self.log_stds, rows_of_ids, strict=True):
-            if rows_of is None or not isinstance(V, BlockFeatures):
-                own: Tensor | slice = slice(None)
-                share: Tensor | float = of_all
-            else:
-                unseen = torch.nonzero(rows_of == 0).squeeze(1)  # ids without rows keep their prior
-                blocks = torch.cat([V.block, unseen]).unique()
-                here = torch.bincount(V.block, minlength=len(rows_of))[blocks]
-                of_ids = torch.where(rows_of[blocks] == 0, of_all, here.double() / rows_of[blocks].clamp_min(1))
-                V, own = V.numbered_anew(blocks)
-                of_shared = of_ids.new_full((V.shared.shape[1],), of_all)
-                share = torch.cat([of_shared, of_ids.repeat_interleave(V.own.shape[1])]).unsqueeze(1)
-            part = DiagonalCovariance(mean[own], log_std[own].exp())
-            features.append(V)
-            parts.append(part)
-            kl = kl + (share * part.kl_of_weights()).sum()
-        return replace(rows, features=features).at(LatentPosterior(tuple(parts))), kl
+    def _parts(self, read: list[WeightsRead]) -> list[DiagonalCovariance]:
+        """q of the weights that some rows read, group by group."""
+        parts = zip(self.means, self.log_stds, read, strict=True)
+        return [DiagonalCovariance(mean[own.which], log_std[own.which].exp()) for mean, log_std, own in parts]
 
     @torch.no_grad()
     def weights(self, epoch: Epoch) -> LatentPosterior:

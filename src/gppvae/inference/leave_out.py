@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch, derive_seed
 from gppvae.data.table import Rows
-from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon_nll
+from gppvae.inference.base import Inference, LossTerms, SlowGroups, draw, neg_entropy, recon_nll
 from gppvae.inference.phase import Budget, Phase
 from gppvae.inference.running import add
 from gppvae.models.gppvae import GPPriorVAE
@@ -79,9 +79,9 @@ class LeaveOut(Inference):
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         prior, autoencoder = self.model.prior, self.model.autoencoder
-        refresh, gathered = max(1, epoch.n_batches // REFRESHES_PER_EPOCH), 0
-        for number, batch in enumerate(self._batches(epoch)):
-            if gathered == 0:
+        slow = SlowGroups(epoch.n_batches, max(1, epoch.n_batches // REFRESHES_PER_EPOCH), "prior", "noise")
+        for batch in self._batches(epoch):
+            if slow.stepped:
                 with torch.no_grad():
                     totals = self._sums(epoch.rows, self.latents)
                     q_all = prior.given(totals)
@@ -100,13 +100,7 @@ class LeaveOut(Inference):
                 n=batch.total,
             )
             terms.backward()
-            gathered += 1
-            left = epoch.n_batches - number - 1
-            if left and (gathered < refresh or left < refresh):  # what is left at the end joins the last step
-                yield terms.waiting_for("prior", "noise")
-            else:
-                yield terms.standing_for(gathered)
-                gathered = 0
+            yield slow.step(terms)
 
     def _batches(self, epoch: Epoch) -> Iterator[Batch]:
         if self.together is None:
@@ -123,24 +117,22 @@ class LeaveOut(Inference):
             Features of the rows here, the latents of those left out, and which these are, (n,).
         """
         prior, world = self.model.prior, epoch.world
-        here = slice(batch.start, batch.start + len(batch))
-        index = world.join(batch.index.to(prior.device), here, batch.total)  # of the batch over all processes
+        here = slice(batch.start, batch.start + len(batch))  # of the batch over all processes
+        index = world.join(batch.index.to(prior.device), here, batch.total)
         rows, fresh = epoch.rows[index], world.join(mean, here, batch.total)
         target = self._left_out(rows, batch)
-        left_out = target[here].nonzero().squeeze(1)
         at = prior.features_at(rows)
-        own = at if len(batch) == batch.total else at[here]
         with torch.no_grad():  # everything but the batch, and the rows elsewhere that are left out with it
             others = add(totals, at.sums(self.latents[index]), -1.0)
             if self.what not in (EACH, ROWS):
                 others = add(others, self._elsewhere(epoch.rows, index, rows, target), -1.0)
         self.latents[index] = fresh.detach()
-        if self.what == EACH:
-            found = own[left_out].given(add(others, at.sums(fresh))).leave_one_out(mean[left_out])
-        else:
-            kept = (~target).nonzero().squeeze(1)
-            found = own[left_out].given(add(others, at[kept].sums(fresh[kept])))
-        return own, found, left_out
+        # Left out one by one, all rows of the batch count at first, and each is then taken out for itself.
+        kept = slice(None) if self.what == EACH else (~target).nonzero().squeeze(1)
+        given = add(others, at[kept].sums(fresh[kept]))
+        own, left_out = at[here], target[here].nonzero().squeeze(1)
+        found = own[left_out].given(given)
+        return own, found.leave_one_out(mean[left_out]) if self.what == EACH else found, left_out
 
     def _left_out(self, rows: Rows, batch: Batch) -> Tensor:
         """Which rows of a batch are left out, (n,) bool; the same on all processes."""

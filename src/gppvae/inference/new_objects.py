@@ -13,12 +13,12 @@ from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import expand
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import latents_by_vector, level_of, using_vectors, vector_roots
-from gppvae.models.refine import covariance_at
+from gppvae.models.refine import DAMPING_STEP, DAMPINGS, START_DAMPING, covariance_at
 from gppvae.prior.linalg import eye_like, inverse_root, matvec, vecmat
 from gppvae.prior.posterior import LatentPosterior
 
 TRIED = 64  # vectors of trained objects that a new one may start from
-DAMPINGS = (1e-7, 1e7)
+LITTLE, MOST_REFUSED = 1e-9, 1e3  # relative gain of a step that ends the search; damping at which a refused step does
 
 
 @dataclass(frozen=True)
@@ -119,14 +119,24 @@ class ObjectFit:
         self.R = self._deviations()
 
     def run(self, steps: int) -> tuple[Tensor, Tensor]:
-        """Vectors (P, J) and covariance roots (P, J, J)."""
+        """Vectors (P, J) and covariance roots (P, J, J).
+
+        Args:
+            steps: at most; an object's end when one lowers its loss by a little only, whatever the others do.
+        """
         now = self._state(self._start(steps), self.offset.new_zeros(self.offset.shape))
-        damping = now.loss.new_full((self.n_objects,), 1e-3)
+        damping = now.loss.new_full((self.n_objects,), START_DAMPING)
+        going = torch.ones_like(damping, dtype=torch.bool)
         for _ in range(steps):
             tried = self._state(*self._step(now, damping))
-            better = tried.loss < now.loss  # False where it is NaN
+            gain = now.loss - tried.loss
+            better = going & (gain > 0.0)  # False where it is NaN
             now = tried.where(better, better[self.owner], now)
-            damping = torch.where(better, damping / 5.0, damping * 5.0).clamp(*DAMPINGS)
+            damping = torch.where(better, damping / DAMPING_STEP, damping * DAMPING_STEP).clamp(*DAMPINGS)
+            enough = LITTLE * now.loss.abs().clamp_min(1.0)
+            going = going & torch.where(better, gain > enough, damping < MOST_REFUSED)
+            if not going.any():
+                break
         root = torch.linalg.cholesky(self._reduced(now, torch.zeros_like(damping))[0])
         return now.x, inverse_root(root).contiguous()
 

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from gppvae.data.batches import Batch, Epoch
-from gppvae.inference.base import Inference, LossTerms, draw, over_processes, recon_nll, sum_rows, with_unexplained
+from gppvae.inference.base import (
+    Inference,
+    LossTerms,
+    SlowGroups,
+    draw,
+    over_processes,
+    recon_nll,
+    sum_rows,
+    with_unexplained,
+)
 from gppvae.inference.phase import Budget, Phase
 from gppvae.inference.running import KeptSums, RunningSums, add
 from gppvae.models.gppvae import GPPriorVAE
@@ -72,10 +81,10 @@ class PosteriorCoding(Inference):
         # Conditioning factors every block: waiting for enough rows keeps the time of an epoch linear in N.
         enough = -(-prior.n_blocks // (ROWS_PER_STEP * epoch.batch_size))
         per_step = min(max(BATCHES_PER_STEP, enough), epoch.n_batches)
+        slow = SlowGroups(epoch.n_batches, per_step, "encoder", "prior", "noise")
         recent: Sums = []
-        gathered = 0
-        for number, batch in enumerate(epoch):
-            if gathered == 0:
+        for batch in epoch:
+            if slow.stepped:
                 self._take_over(recent, epoch)
                 recent, given = [], prior.condition_on_pseudo(self.running.current(), self.wanted.get())
                 kl = torch.stack([q.kl for q in given]).sum()
@@ -94,13 +103,7 @@ class PosteriorCoding(Inference):
             )
             terms.backward()
             recent = add(recent, self._sums(batch, mean, noise, f, s))
-            gathered += 1
-            left = epoch.n_batches - number - 1
-            if left and (gathered < per_step or left < per_step):  # the remaining batches join the last step
-                yield terms.waiting_for("encoder", "prior", "noise")
-            else:
-                yield terms.standing_for(gathered)
-                gathered = 0
+            yield slow.step(terms)
         self._take_over(recent, epoch)
         self.running.end_epoch()
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from gppvae.inference.observation_weight import HiddenValues
 from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import slopes
+from gppvae.models.refine import Quadratic, levenberg_marquardt
 from gppvae.models.vae import Autoencoder
 from gppvae.prior.linalg import inverse_root, matvec, steady_cholesky
 
@@ -92,34 +93,25 @@ class RowLatents:
             own = torch.diag_embed((~self.seen).to(noise))  # unobserved values: independent, with variance 1
             self.root_noise = torch.linalg.cholesky(torch.where(pairs, noise, 0.0) + own)  # (B, K, K)
         with torch.no_grad():
-            self._run((known.mean, *starts), steps)
+            start = self._best((known.mean, *starts))
+            self.z, around = levenberg_marquardt(self._quadratic, start, steps, until_converged=False)
+            self.root = inverse_root(steady_cholesky(around.curvature))
 
     # -- the mode
 
-    def _run(self, starts: tuple[Tensor, ...], steps: int) -> None:
+    def _best(self, starts: tuple[Tensor, ...]) -> Tensor:
+        """The start with the least loss, row by row, (B, L)."""
         z = starts[0]
-        loss = self._loss(z)
+        loss = self._loss(z, self._decode(z))
         for start in starts[1:]:
-            tried = self._loss(start)
+            tried = self._loss(start, self._decode(start))
             better = tried < loss
             z, loss = torch.where(better[:, None], start, z), torch.where(better, tried, loss)
-        curvature, gradient = self._expand(z)
-        damping = torch.full((len(z), 1, 1), 1e-3, dtype=z.dtype, device=z.device)
-        for _ in range(steps):
-            diagonal = torch.diag_embed(curvature.diagonal(dim1=1, dim2=2))
-            step = torch.linalg.solve(curvature + damping * diagonal, gradient.unsqueeze(2)).squeeze(2)
-            tried = self._loss(z - step)
-            better = tried < loss  # a row whose step does not help takes a shorter one
-            if better.any():
-                z, loss = torch.where(better[:, None], z - step, z), torch.where(better, tried, loss)
-                curvature, gradient = self._expand(z)
-            damping = torch.where(better[:, None, None], damping / 5.0, damping * 5.0).clamp(1e-7, 1e7)
-        self.z = z
-        self.root = inverse_root(steady_cholesky(curvature))
+        return z
 
-    def _loss(self, z: Tensor) -> Tensor:
-        """-log posterior up to a constant, (B,)."""
-        known, out = self.known, self._decode(z)
+    def _loss(self, z: Tensor, out: Tensor) -> Tensor:
+        """-log posterior up to a constant, (B,); `out` is what the decoder gives at z."""
+        known = self.known
         prior = 0.5 * ((z - known.mean).square() * self.precision).sum(1)
         if self.root_noise is None:
             nll = self.likelihood.nll(known.y, out, known.mask)
@@ -127,8 +119,8 @@ class RowLatents:
             nll = 0.5 * self._whitened(self._residual(out).unsqueeze(2)).square().sum((1, 2))
         return prior + self.share * nll.to(prior)
 
-    def _expand(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Gauss-Newton curvature (B, L, L) and gradient (B, L) of the loss."""
+    def _quadratic(self, z: Tensor) -> Quadratic:
+        """The loss around z, with its Gauss-Newton curvature."""
         out, slopes = self._decode(z), self._slopes(z) * self.seen.unsqueeze(1)  # (B, L, K)
         residual = self._residual(out)
         if self.root_noise is None:
@@ -140,8 +132,7 @@ class RowLatents:
             residual = self._whitened(residual.unsqueeze(2)).squeeze(2)
         curvature = self.share * (slopes @ slopes.transpose(1, 2)).to(z) + torch.diag_embed(self.precision)
         pull = self.share * matvec(slopes, residual).to(z)
-        gradient = self.precision * (z - self.known.mean) - pull
-        return curvature, gradient
+        return Quadratic(self._loss(z, out), self.precision * (z - self.known.mean) - pull, curvature)
 
     def _whitened(self, x: Tensor) -> Tensor:
         assert self.root_noise is not None

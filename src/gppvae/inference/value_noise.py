@@ -25,18 +25,19 @@ def noise_covariance(errors: Tensor, seen: Tensor, slopes: Tensor, var: Tensor) 
 
         E eps_n = Psi_.o C_n^-1 e_n,   Cov eps_n = Psi - Psi_.o C_n^-1 Psi_o.,   Psi = mean_n (E eps E eps' + Cov eps)
 
-    Entries off the diagonal are shrunk by N / (N + K), as if K rows with independent errors had been seen as well.
+    Correlations r_ij, seen in N_ij rows, are shrunk by the share of their sum of squares that is sampling variance,
+    sum (1 - r_ij^2)^2 / (N_ij - 1) / sum r_ij^2. Source: Schaefer and Strimmer 2005.
 
     Args:
         errors: (N, K), each value in a unit of its own.  seen: (N, K) bool.
         slopes: J, (N, L, K), of the decoder at the rows.  var: W, (N, L), posterior variance of their latents.
     Cost: O(N K^3) a round.
     """
-    N, K = errors.shape
+    N = len(errors)
     errors = torch.where(seen, errors, torch.zeros_like(errors))
     pairs, own = seen.unsqueeze(1) & seen.unsqueeze(2), torch.diag_embed((~seen).to(errors))
     signal = torch.where(pairs, (slopes * var.unsqueeze(2)).transpose(1, 2) @ slopes, 0.0)  # (N, K, K)
-    count = seen.sum(0).to(errors)
+    count, together = seen.sum(0).to(errors), pairs.sum(0).to(errors)
     start = errors.square().sum(0) / count.clamp_min(1.0)
     psi = torch.diag(torch.where(count > 0, start, torch.ones_like(start)).clamp_min(LEAST))
     for _ in range(ROUNDS):
@@ -46,6 +47,20 @@ def noise_covariance(errors: Tensor, seen: Tensor, slopes: Tensor, var: Tensor) 
         eps = matvec(gain, errors)
         psi = (eps.T @ eps + N * psi - (gain @ observed).sum(0)) / N
         diagonal = psi.diagonal().clamp_min(LEAST)
-        psi = (N / (N + K)) * 0.5 * (psi + psi.T)
+        psi = _reliable_share(psi, together) * 0.5 * (psi + psi.T)
         psi.diagonal().copy_(diagonal)
     return psi
+
+
+def _reliable_share(psi: Tensor, together: Tensor) -> Tensor:
+    """Share of the correlations of Psi that is not sampling noise, (); below 1, so that Psi can always be factored.
+
+    Args:
+        together: (K, K), number of rows that show both values.
+    """
+    std = psi.diagonal().clamp_min(LEAST).sqrt()
+    r = (psi / std / std[:, None]).clamp(-1.0, 1.0)
+    r.diagonal().zero_()
+    sampling = (1.0 - r.square()).square() / (together - 1.0).clamp_min(1.0)
+    sampling.diagonal().zero_()
+    return (1.0 - sampling.sum() / r.square().sum().clamp_min(1e-12)).clamp(0.0, 1.0 - LEAST)

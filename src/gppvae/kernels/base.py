@@ -30,6 +30,7 @@ MAX_PARTS = 100  # leaves and scales in one expression; also keeps recursion ove
 MAX_TERMS = 256  # products of leaves after multiplying out
 FEW_FEATURES = 64  # of a leaf; so many cost next to nothing
 AUTO_FEATURES = 1024  # of a term, at most, where a leaf chooses its own rank
+MAX_SHOWN = 4  # numbers of a parameter, to be shown
 AMPLITUDES = (1e-12, 1e12)  # beyond these, sums of squared features lose all digits of float64
 
 
@@ -330,6 +331,18 @@ class Leaf(Kernel):
                 learns = now is None or now.requires_grad
                 setattr(owner, own, nn.Parameter(empty, learns) if own in owner._parameters else empty)
 
+    def learned_numbers(self) -> dict[str, Tensor]:
+        """What it learned, by name, to be shown: its small parameters, under their names in the class."""
+        return {name: value for name, value in self.named_parameters() if value.numel() <= MAX_SHOWN}
+
+    def in_words(self, learned: dict[str, str]) -> list[str]:
+        """What it is and what it learned, in a few words.
+
+        Args:
+            learned: the entries of `learned_numbers` as text.
+        """
+        return [f"{name} {numbers}" for name, numbers in learned.items()]
+
     def check_features(self, table: Table) -> None:
         """Raise ValueError unless `factor` gives what the algebra needs; for users' own classes."""
         if len(table) == 0:
@@ -411,6 +424,14 @@ class Scale(Kernel):
     def value(self) -> Tensor:
         """s, ()."""
         return self.log_value.exp()
+
+    def learned_numbers(self) -> dict[str, Tensor]:
+        """As of a leaf."""
+        return {"s": self.value}
+
+    def in_words(self, learned: dict[str, str]) -> list[str]:
+        """As of a leaf."""
+        return [learned["s"]]
 
     def terms(self) -> list[Term]:
         return [Term((self, *term.scales), term.leaves) for term in self.kernel.terms()]

@@ -96,6 +96,13 @@ class IdLeaf(Leaf):
     def row_factor(self, rows: Rows) -> Tensor:
         return self.factor(rows.columns[self.key].index)  # codes are the values themselves, nothing to look up
 
+    def in_words(self, learned: dict[str, str]) -> list[str]:
+        return [*self.sizes_in_words(), *super().in_words(learned)]
+
+    def sizes_in_words(self) -> list[str]:
+        """How many ids it knows, and the like."""
+        return [f"{len(self.levels)} levels"]
+
     def extra_state(self) -> dict[str, object]:
         return {"levels": self.levels}
 
@@ -158,6 +165,12 @@ class Learned(IdLeaf):
     @property
     def rank(self) -> int:
         return self.dim
+
+    def learned_numbers(self) -> dict[str, Tensor]:
+        return {"mean variance": self.vectors().square().sum(1).mean()}
+
+    def sizes_in_words(self) -> list[str]:
+        return [f"{len(self.levels)} ids", f"vectors of length {self.dim}"]
 
     @property
     def open_dim(self) -> bool:

@@ -284,6 +284,14 @@ class InducingLeaf(NumericLeaf):
         blocks = [self.covariance(part, part).diagonal() for part in values.split(DIAGONAL_CHUNK)]
         return torch.cat(blocks)
 
+    def in_words(self, learned: dict[str, str]) -> list[str]:
+        return [*super().in_words(learned), f"{self.rank} {self.features_come_from}"]
+
+    @property
+    def features_come_from(self) -> str:
+        """What the features are one each of."""
+        return "inducing points"
+
     def describe_features(self) -> str:
         """How the features are made, in a few words."""
         where = "its distinct values" if self.complete else "k-means centres"

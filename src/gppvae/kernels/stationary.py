@@ -151,6 +151,14 @@ class StationaryLeaf(InducingLeaf):
     def factor(self, values: Tensor) -> Tensor:
         return super().factor(values) if self.series is None else self.series.features(values, self.base.lengthscale)
 
+    def learned_numbers(self) -> dict[str, Tensor]:
+        found = {"length scale": self.base.lengthscale}
+        return found | ({"alpha": self.base.alpha} if hasattr(self.base, "alpha") else {})
+
+    @property
+    def features_come_from(self) -> str:
+        return "inducing points" if self.series is None else "basis functions"
+
     def describe_features(self) -> str:
         return super().describe_features() if self.series is None else self.series.describe() + self.describe_carried()
 

@@ -34,6 +34,7 @@ class Counts(Likelihood, abc.ABC):
     """
 
     error_name = "deviance"
+    least_value = 0.0
 
     def __init__(self, size: str | None = TOTAL, zero_inflation: bool = False) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ class ScaledGaussian(Likelihood):
     """
 
     name = "scaled_gaussian"
-    learns_noise = True
+    additive_noise = learns_noise = True
 
     def __init__(self, var: float = 0.1) -> None:
         super().__init__()

@@ -22,8 +22,11 @@ class Likelihood(nn.Module, abc.ABC):
         name: in logs and model files; by default the name of the class.
         numbers_per_value: how many numbers k the decoder gives for every value of a sample. With one, `out` has the
             shape of the samples, (B, *shape); with more it is (B, k, *shape).
+        additive_noise: whether a sample is its mean plus noise that does not depend on it. Errors at held-out rows then
+            say how wide intervals are, and few samples are fitted by leave-out inference.
         learns_noise: whether it wants the errors at rows held out of training.
         error_name: what `error` is called in logs.
+        least_value: that a sample can have; bands in figures end there.
         size_column: the column of the table that holds the sizes of samples, if it needs one.
         needs_totals: whether a sample's total is its size.
 
@@ -43,8 +46,10 @@ class Likelihood(nn.Module, abc.ABC):
 
     name: str
     numbers_per_value: int = 1
+    additive_noise: bool = False
     learns_noise: bool = False
     error_name: str = "mse"
+    least_value: float = -math.inf
     size_column: str | None = None
     needs_totals: bool = False
 
@@ -145,6 +150,7 @@ class Gaussian(Likelihood):
     """
 
     name = "gaussian"
+    additive_noise = True
 
     def __init__(self, pixel_var: float = 0.01, learn: bool = False) -> None:
         super().__init__()
@@ -184,6 +190,7 @@ class Bernoulli(Likelihood):
     """
 
     name = "bernoulli"
+    least_value = 0.0
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
         terms = nn.functional.binary_cross_entropy_with_logits(out, y, reduction="none")

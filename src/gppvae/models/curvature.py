@@ -16,6 +16,7 @@ from gppvae.models.vae import Autoencoder
 LEAST_VARIANCE = 1e-12
 EXACT_LATENTS = 16  # number of latents up to which every column of the Jacobian is computed
 PROBES = 16  # random directions of the samples otherwise
+PASS_ROWS = 128  # of a pass for slopes, latents side by side
 
 # The level of forward-mode derivatives is global to the process in torch, so threads must take turns.
 _one_at_a_time = threading.Lock()
@@ -51,15 +52,20 @@ class Signs:
 
 
 def slopes(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """d function(z) / d z row by row, values flattened: (B, L) -> (B, L, K), one pass per latent."""
+    """d function(z) / d z row by row, values flattened: (B, L) -> (B, L, K), one forward-mode pass per latent.
+
+    Args:
+        function: of each row by itself, of as many rows as come: all latents of few rows go through it side by side,
+            since passes over few rows cost little less than over many.
+    """
+    n_rows, n_latents = z.shape
     found = []
-    for latent in range(z.shape[1]):
-        direction = torch.zeros_like(z)
-        direction[:, latent] = 1.0
+    for directions in torch.eye(n_latents, dtype=z.dtype, device=z.device).split(max(1, PASS_ROWS // max(n_rows, 1))):
+        rows, along = z.repeat(len(directions), 1), directions.repeat_interleave(n_rows, dim=0)
         with _one_at_a_time:
-            slope: Tensor = torch.func.jvp(function, (z,), (direction,))[1]
-        found.append(slope.flatten(1))
-    return torch.stack(found, dim=1)
+            slope: Tensor = torch.func.jvp(function, (rows,), (along,))[1]
+        found.append(slope.unflatten(0, (len(directions), n_rows)).flatten(2))  # (latents of this pass, B, K)
+    return torch.cat(found).transpose(0, 1)
 
 
 @torch.no_grad()

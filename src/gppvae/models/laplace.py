@@ -15,7 +15,7 @@ from gppvae.data.table import Rows
 from gppvae.kernels import Learned
 from gppvae.models.curvature import PROBES, Signs, jacobian_rows
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.objects import latents_by_vector, level_of, uncertain_columns
+from gppvae.models.objects import latents_by_vector, level_of, map_covariance, uncertain_columns
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.linalg import eye_like, inverse_root, steady_cholesky
 from gppvae.prior.posterior import LatentPosterior
@@ -25,6 +25,7 @@ AXES_ROWS = 1024  # rows, about, that determine the directions of the latents
 MANY_ROWS, FEW_PROBES = 2048, 4  # from so many rows on, so few random directions of each: errors average out over rows
 VECTOR_ROWS = 1024  # whose features are evaluated at a time, once per entry of a vector
 ROWS_AT_ONCE = 64  # whose (J, J) matrices are summed at a time
+UNCERTAIN_ROWS = 64  # over which the covariance of the map from vectors to latents is averaged
 
 
 @torch.no_grad()
@@ -55,10 +56,11 @@ def laplace_posterior(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch)
         vectors.add(batch.index, sites)
         typical.add(weights, batch)
     vectors.add_waiting()
-    epoch.world.sum_([*sums.tensors(), *vectors.precisions, *typical.sums])
-    vectors.store()
+    epoch.world.sum_([*sums.tensors(), *vectors.precisions, *vectors.along, *typical.sums])
+    found = with_sites(weights, sums)
+    vectors.store(found)
     typical.store()
-    return with_sites(weights, sums)
+    return found
 
 
 def curvature_of(model: GPPriorVAE, weights: LatentPosterior, batch: Batch, probes: int) -> Tensor:
@@ -138,19 +140,21 @@ class Typical:
 
 
 class VectorSums:
-    """Posterior precisions of the vectors of objects: I + sum_n A_n W_n A_n', where z = A'x + o and W are the sites.
+    """Posterior precisions of the vectors of objects: I + sum_n E[A_n W_n A_n'], where z = A'x + o and W are the sites.
 
-    Other columns and q(B) are held at their means. Columns whose vectors enter non-linearly are left out.
+    The expectation is over q(B), other columns are held at their means. What the variances of q(B) add to the products
+    at the means is averaged over some rows. Columns whose vectors enter non-linearly are left out.
     """
 
     def __init__(self, prior: LatentPrior, weights: LatentPosterior, bases: list[Tensor], rows: Rows) -> None:
         self.prior, self.weights, self.rows, self.columns = prior, weights, rows, uncertain_columns(prior)
         self.turn = torch.block_diag(*bases)
         self.waiting: list[tuple[Tensor, Tensor]] = []
-        self.precisions = []
+        self.precisions, self.along = [], []
         for leaves in self.columns:
             trained, J = leaves[0].n_trained, sum(leaf.dim for leaf in leaves)
             self.precisions.append(torch.zeros(trained, J, J, dtype=torch.float64, device=prior.device))
+            self.along.append(torch.zeros(trained, prior.n_latents, dtype=torch.float64, device=prior.device))
 
     def add(self, index: Tensor, sites: list[Sites]) -> None:
         """Add the rows at these positions; they may wait for others."""
@@ -165,17 +169,27 @@ class VectorSums:
         index, along = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
         self.waiting = []
         rows = self.rows[index]
-        for leaves, total in zip(self.columns, self.precisions, strict=True):
+        for leaves, total, precision in zip(self.columns, self.precisions, self.along, strict=True):
             A, _ = latents_by_vector(self.prior, self.weights, rows, leaves)
             A = A @ self.turn  # along the directions
             ids = level_of(leaves, rows)
+            precision.index_add_(0, ids, along)
             # A few rows at a time: their (J, J) matrices are larger than all else.
             for own in torch.arange(len(index), device=ids.device).split(ROWS_AT_ONCE):
                 total.index_add_(0, ids[own], (A[own] * along[own].unsqueeze(1)) @ A[own].transpose(1, 2))
 
-    def store(self) -> None:
-        """Give the leaves the roots of their covariances."""
-        for leaves, total in zip(self.columns, self.precisions, strict=True):
+    def store(self, posterior: LatentPosterior) -> None:
+        """Give the leaves the roots of their covariances.
+
+        Args:
+            posterior: q(B) with its covariances along the directions.
+        """
+        some = self.rows[:: max(1, len(self.rows) // UNCERTAIN_ROWS)]
+        for leaves, total, along in zip(self.columns, self.precisions, self.along, strict=True):
+            # Without this, entries that the fit does not use would have prior variance, as would their weights in B,
+            # and their product would vary more than any sample does.
+            uncertain = map_covariance(self.prior, posterior, some, leaves)  # (L, J, J)
+            total += torch.einsum("pk,kij->pij", along, uncertain)
             set_trained_roots(leaves, total + eye_like(total))
 
 

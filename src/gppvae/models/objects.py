@@ -13,7 +13,7 @@ from gppvae.data.table import Rows
 from gppvae.kernels import Categorical, IdLeaf, Kernel, Learned
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.linalg import eye_like
-from gppvae.prior.posterior import LatentPosterior
+from gppvae.prior.posterior import Features, LatentPosterior, Rotated, minus
 
 MAX_NUMBERS = 2**24  # in the covariances of the vectors of a column; beyond it they stay point estimates
 
@@ -166,6 +166,32 @@ def latents_by_vector(
     offset = latents(zero)
     columns = [latents(unit) - offset for unit in eye_like(zero)]
     return torch.stack(columns, dim=1), offset
+
+
+@torch.no_grad()
+def map_covariance(prior: LatentPrior, weights: LatentPosterior, rows: Rows, leaves: list[Learned]) -> Tensor:
+    """Covariance of A of `latents_by_vector` under q(B), along its directions and averaged over rows, (L, J, J).
+
+    Args:
+        weights: q(B) as it is after a fit, with its covariances along directions of the latents.
+    """
+    P, dims = len(leaves[0].levels), [leaf.dim for leaf in leaves]
+    J, zero = sum(dims), leaves[0].x.new_zeros(sum(dims))
+
+    def features(x: Tensor) -> list[Features]:  # all ids at the same vector, (J,)
+        with using_vectors(leaves, x.expand(P, -1).split(dims, dim=1)):
+            return [group.features(rows) for group in prior.groups]
+
+    offsets, units = features(zero), [features(unit) for unit in eye_like(zero)]
+    found = zero.new_zeros(prior.n_latents, J, J)
+    for number, (group, own, part) in enumerate(zip(prior.groups, prior.latent_slices, weights.parts, strict=True)):
+        read = [] if group.kernel is None else group.kernel.leaves()
+        used = torch.cat([torch.full((leaf.dim,), leaf in read) for leaf in leaves]).nonzero().squeeze(1)
+        if len(used) and isinstance(part, Rotated):
+            several = [minus(units[j][number], offsets[number]) for j in used.tolist()]
+            covariance = part.each_covariance(several).mean(0)[part.shared]  # (L of the group, len(used), len(used))
+            found[own.start : own.stop, used[:, None], used[None, :]] = covariance
+    return found
 
 
 def vector_variance(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Tensor:

@@ -65,11 +65,14 @@ class Quadratic:
 
 
 @torch.no_grad()
-def levenberg_marquardt(expand: Callable[[Tensor], Quadratic], x: Tensor, steps: int) -> tuple[Tensor, Quadratic]:
+def levenberg_marquardt(
+    expand: Callable[[Tensor], Quadratic], x: Tensor, steps: int, until_converged: bool = True
+) -> tuple[Tensor, Quadratic]:
     """Minimise from x (P, J). A problem whose step does not lower its true loss stays, and tries a shorter one.
 
     Args:
-        expand: the losses around points.
+        expand: the losses around points.  steps: at most.
+        until_converged: whether to end when no problem's step promises to lower its loss noticeably.
     """
     at = expand(x)
     damping = torch.full((len(x), 1, 1), START_DAMPING, dtype=x.dtype, device=x.device)
@@ -77,7 +80,7 @@ def levenberg_marquardt(expand: Callable[[Tensor], Quadratic], x: Tensor, steps:
         scale = torch.diag_embed(at.curvature.diagonal(dim1=1, dim2=2))
         step = torch.linalg.solve(at.curvature + damping * scale, at.gradient.unsqueeze(2)).squeeze(2)
         promised = 0.5 * (step * at.gradient).sum(1)
-        if not (promised > CONVERGED + ROUNDING * at.loss.abs()).any():
+        if until_converged and not (promised > CONVERGED + ROUNDING * at.loss.abs()).any():
             break
         tried_x = x - step
         tried = expand(tried_x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,19 +21,37 @@ PATH_STEPS = 4  # of the way from the mean latents to those of a row
 
 
 @dataclass(frozen=True)
+class TermPart:
+    """Where the features and latents of a term are in one group of latents.
+
+    Attributes:
+        group: number of the group in the prior.  features: columns of the group's features.  latents: of the group.
+    """
+
+    group: int
+    features: slice
+    latents: slice
+
+
+@dataclass(frozen=True)
 class KernelTerm:
     """One product of leaves, and where its features and latents are.
 
     Attributes:
-        name: short and different for every term.  group: number of its group of latents.
-        leaves: of the product.  features: its columns of the group's features.  latents: those of its group.
+        name: short and different for every term.  group: number of its group of latents, as written.
+        leaves: of the product; in an ensemble those of the first member.
+        parts: one for each member of an ensemble, in the order of the latents; else one.
     """
 
     name: str
     group: int
     leaves: tuple[Leaf, ...]
-    features: slice
-    latents: slice
+    parts: tuple[TermPart, ...]
+
+    @property
+    def latents(self) -> slice:
+        """Those of its group; the shares of members lie side by side."""
+        return slice(self.parts[0].latents.start, self.parts[-1].latents.stop)
 
     @property
     def columns(self) -> list[str]:
@@ -53,15 +71,18 @@ class KernelTerm:
 
 def kernel_terms(prior: LatentPrior) -> list[KernelTerm]:
     """The terms of all kernels, group by group, in the order in which they are written."""
-    several = sum(group.kernel is not None for group in prior.groups) > 1
+    several = sum(kernel is not None for kernel in prior.written_kernels) > 1
+    slices = prior.latent_slices
     terms: list[KernelTerm] = []
-    for number, (group, latents) in enumerate(zip(prior.groups, prior.latent_slices, strict=True)):
-        products = [] if group.kernel is None else group.kernel.placed_terms()
+    for number, kernel in enumerate(prior.written_kernels):
+        first = number * prior.copies
+        products = [] if kernel is None else kernel.placed_terms()
         short = [_short(term.leaves) for term, _ in products]
         start = f"group {number + 1}: " if several else ""
         for (term, features), brief in zip(products, short, strict=True):
             name = brief if short.count(brief) == 1 else " * ".join(leaf.text() for leaf in term.leaves)
-            terms.append(KernelTerm(start + name, number, term.leaves, features, latents))
+            parts = tuple(TermPart(group, features, slices[group]) for group in range(first, first + prior.copies))
+            terms.append(KernelTerm(start + name, number, term.leaves, parts))
     return _told_apart(terms)
 
 
@@ -78,21 +99,22 @@ def contributions(
     size = (len(terms), len(rows), prior.n_latents)
     mean = torch.zeros(size, dtype=torch.float64, device=prior.device)
     var = torch.zeros_like(mean)
-    features = {number: prior.groups[number].features(rows) for number in {term.group for term in terms}}
-    for place, term in enumerate(terms):
-        V, q = _of_term(features[term.group], term), weights.parts[term.group]
-        mean[place, :, term.latents], var[place, :, term.latents] = q.mean_at(V), q.var_at(V)
+    groups = {part.group for term in terms for part in term.parts}
+    features = {number: prior.groups[number].features(rows) for number in groups}
+    for place, part in ((place, part) for place, term in enumerate(terms) for part in term.parts):
+        V, q = _of_term(features[part.group], part), weights.parts[part.group]
+        mean[place, :, part.latents], var[place, :, part.latents] = q.mean_at(V), q.var_at(V)
         if isinstance(V, BlockFeatures) and V.new is not None:
-            var[place, :, term.latents] += V.new.variance()
+            var[place, :, part.latents] += V.new.variance()
     return mean, var
 
 
-def _of_term(V: Features, term: KernelTerm) -> Features:
+def _of_term(V: Features, part: TermPart) -> Features:
     """Features with zeros outside of those of one term."""
     if isinstance(V, BlockFeatures):
-        return V.within(term.features)
+        return V.within(part.features)
     alone = torch.zeros_like(V)
-    alone[:, term.features] = V[:, term.features]
+    alone[:, part.features] = V[:, part.features]
     return alone
 
 
@@ -103,16 +125,25 @@ def averaged_contribution(
 
     The part is linear in the features, so those are averaged, and the moments are exact.
     """
-    group, q = prior.groups[term.group], weights.parts[term.group]
+    moments = [_averaged(prior, weights, rows, part, per_value) for part in term.parts]
+    mean, var = (torch.cat(own, dim=1) for own in zip(*moments, strict=True))
+    return mean, var
+
+
+def _averaged(
+    prior: LatentPrior, weights: LatentPosterior, rows: Rows, part: TermPart, per_value: int
+) -> tuple[Tensor, Tensor]:
+    """The same for one group of latents of the prior."""
+    group, q = prior.groups[part.group], weights.parts[part.group]
     blocks = []
     step = max(1, min(CHUNK, MAX_NUMBERS // max(group.rank, 1)) // per_value) * per_value
     for start in range(0, len(rows), step):
         V = group.features(rows[start : start + step])
-        own = (V.dense(group.rank) if isinstance(V, BlockFeatures) else V)[:, term.features]
+        own = (V.dense(group.rank) if isinstance(V, BlockFeatures) else V)[:, part.features]
         blocks.append(own.reshape(-1, per_value, own.shape[1]).mean(1))  # (M R, H_t) -> (M, H_t)
     averaged = torch.cat(blocks)
     whole = averaged.new_zeros(len(averaged), group.rank)
-    whole[:, term.features] = averaged
+    whole[:, part.features] = averaged
     mean = q.mean_at(whole)
     return mean, q.var_at(whole).expand_as(mean)
 
@@ -163,5 +194,5 @@ def _told_apart(terms: list[KernelTerm]) -> list[KernelTerm]:
     for term in terms:
         seen[term.name] += 1
         number = f" ({seen[term.name]})" if counts[term.name] > 1 else ""
-        found.append(KernelTerm(term.name + number, term.group, term.leaves, term.features, term.latents))
+        found.append(replace(term, name=term.name + number))
     return found

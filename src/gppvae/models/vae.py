@@ -45,8 +45,14 @@ class Autoencoder(nn.Module):
         return mean, logvar.clamp(*LOGVAR_RANGE)
 
     def decode(self, z: Tensor, size: Tensor | None = None) -> Tensor:
-        """The decoder's output at latents of any type and device, for these sizes, (B,), or a typical one."""
-        return self.likelihood.sized(self.decoder(self.for_decoder(z)), self.size if size is None else size)
+        """The decoder's output at latents of any type and device, for these sizes, (B,), or a typical one.
+
+        The rows may come several times over, (n B, L); so do their sizes then.
+        """
+        size = self.size if size is None else size
+        if size is not None and len(size) != len(z):
+            size = size.repeat(len(z) // len(size))
+        return self.likelihood.sized(self.decoder(self.for_decoder(z)), size)
 
     def for_decoder(self, z: Tensor) -> Tensor:
         """Latents in the type and on the device of the decoder."""

@@ -21,6 +21,13 @@ from gppvae.paper.statistics import mean_and_range
 from gppvae.report.record import read_results, write_results
 from gppvae.training.folder import MODEL
 
+MODELS = {
+    "wide": ("wide", 1),
+    "wide-5": ("wide", 5),
+    "paper": ("paper", 1),
+    "paper-5": ("paper", 5),
+}  # network, members
+ARCHITECTURES = {"paper": "conv", "wide": "wide"}
 VIEWS_GIVEN = (1, 2, 4, 8)
 N_DRAWS = 64
 
@@ -37,24 +44,26 @@ def run(
     """Fit one model per seed, evaluate, and write results/accuracy_<network>.json.
 
     Args:
-        network: "paper" (the peers' 8 channels) or "wide".  seeds: one run each; finished ones are kept.
+        network: "paper" (the peers' 8 channels) or "wide", or five of either in one model, "paper-5" and "wide-5".
+        seeds: one run each; finished ones are kept.
         out: run folders.  results: folder of the JSON file.  mnist: folder of MNIST.
         epochs: other than the recipe's.  progress: show progress bars.
     """
+    recipe = recipe_of(network, epochs)
     digits = load_split("published", mnist=mnist)
     rows = []
     for seed in seeds:
         folder = out / network / f"seed{seed}"
         record = folder / "result.json"
         if not record.exists():
-            write_results(record, _one_seed(network, seed, digits, folder, epochs, progress))
+            write_results(record, _one_seed(network, recipe, seed, digits, folder, progress))
         rows.append(read_results(record))
     summary = {
         "experiment": "accuracy",
         "network": network,
         "data": data_facts(digits),
         "seeds": seeds,
-        "recipe": recipe_facts(global_recipe(network, epochs)),
+        "recipe": recipe_facts(recipe),
         "trained": over_seeds([row.get("fits") for row in rows]),
         "mse": mean_and_range([row["mse"] for row in rows]),
         "mse_averaged": mean_and_range([row["mse_averaged"] for row in rows]),
@@ -72,6 +81,14 @@ def run(
     return summary
 
 
+def recipe_of(network: str, epochs: int | None = None) -> dict[str, Any]:
+    """Arguments of the estimator for one of MODELS, but for the architecture."""
+    if network not in MODELS:
+        raise ValueError(f"network must be one of {', '.join(MODELS)}, got {network!r}; wide is the default")
+    name, members = MODELS[network]
+    return global_recipe(name, epochs, members)
+
+
 def _average_of_models(network: str, seeds: list[int], digits: RotatedDigits, out: Path) -> float:
     """MSE of one prediction: the mean over the models of all seeds of their decoded means."""
     predicted = [GPPVAE.load(out / network / f"seed{seed}").predict(digits.test.table).mean for seed in seeds]
@@ -79,14 +96,12 @@ def _average_of_models(network: str, seeds: list[int], digits: RotatedDigits, ou
 
 
 def _one_seed(
-    network: str, seed: int, digits: RotatedDigits, folder: Path, epochs: int | None, progress: bool
+    network: str, recipe: dict[str, Any], seed: int, digits: RotatedDigits, folder: Path, progress: bool
 ) -> dict[str, Any]:
-    recipe = global_recipe(network, epochs)
     if (folder / MODEL).exists():
         model = GPPVAE.load(folder)
     else:
-        name = {"paper": "conv", "wide": "wide"}[network]
-        model = GPPVAE(network=name, seed=seed, **recipe)
+        model = GPPVAE(network=ARCHITECTURES[MODELS[network][0]], seed=seed, **recipe)
         model.fit(digits.train.images, digits.train.table, out=folder, progress=progress)
     return {
         "seed": seed,

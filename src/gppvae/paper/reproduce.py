@@ -18,7 +18,7 @@ from gppvae.paper.rotated_mnist import data as digit_data
 from gppvae.paper.rotated_mnist import recipes as digit_recipes
 from gppvae.report.record import read_results, write_results
 
-DIGIT_METHODS = tuple(METHODS)
+DIGIT_METHODS = tuple(name for name in METHODS if name not in ("default", "mirrored"))
 QUICK_DIGIT_METHODS = ("joint", "dis", "livae")
 
 
@@ -80,11 +80,13 @@ class FaceRequest:
     people: int | None = None
     size: int | None = None
     progress: bool = True
+    draw: int = face_data.SPLIT_SEED
 
     @property
     def name(self) -> str:
         words = ["faces", "faceplace" if self.data else "heads", self.split]
         words += [] if self.network in (None, "paper") else [str(self.network)]
+        words += [] if self.draw == face_data.SPLIT_SEED else [f"draw{self.draw}"]
         return "_".join(words + (["quick"] if self.quick else []))
 
     def plan(self) -> Plan:
@@ -94,11 +96,12 @@ class FaceRequest:
         methods = _named(self.methods, face_recipes.QUICK_METHODS if self.quick else face_recipes.METHODS)
         seeds = _seeds(self.first_seed, 1 if self.quick else self.seeds)
         data = {"size": self._size} | ({} if self.data else {"people": self._people})
+        data |= {} if self.draw == face_data.SPLIT_SEED else {"draw": self.draw}
         return Plan(self.split, setup, recipe, methods, seeds, select=not self.quick, data=data)
 
     def task(self, say: Say = print) -> Task:
         faces = face_data.load_faces(self.data, self._people, self._size, self.progress, say)
-        return face_data.task(*faces, self.split)
+        return face_data.task(*faces, self.split, self.draw)
 
     @property
     def _people(self) -> int:

@@ -46,13 +46,13 @@ def rotated_mnist(results: Path, options: Mapping[str, str]) -> str:
 
 
 def faces(results: Path, options: Mapping[str, str]) -> str:
-    """All methods of one comparison; options: data (heads or faceplace), split, network."""
+    """All methods of one comparison; options: data (heads or faceplace), split, network, draw of the split."""
     data, split = options.get("data", "heads"), options.get("split", "images")
-    network = options.get("network", "paper")
-    path = results / "_".join(["faces", data, split, *([network] if network != "paper" else [])])
-    path = path.with_suffix(".json")
-    folder = " --data folder" if data == "faceplace" else ""
-    command = f"gppvae reproduce faces --split {split} --network {network}{folder}"
+    network, draw = options.get("network", "paper"), options.get("draw", "1")
+    other = [network] * (network != "paper") + [f"draw{draw}"] * (draw != "1")
+    path = results / ("_".join(["faces", data, split, *other]) + ".json")
+    command = f"gppvae reproduce faces --split {split} --network {network}"
+    command += f" --draw {draw}" * (draw != "1") + " --data folder" * (data == "faceplace")
     if not path.is_file():
         return f"Not run yet: `{command}`."
     content = read_results(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,19 @@ from gppvae.prior.layout import GroupedRows
 from gppvae.prior.lowrank import Assembled
 from gppvae.prior.posterior import Features, LatentPosterior, condition_blocks
 from gppvae.prior.statistics import BlockStatistics, Statistics, Sums, weighted_block_sums, weighted_sums
+
+
+@dataclass(frozen=True)
+class WeightsRead:
+    """The weights of one group of latents that some rows read.
+
+    Attributes:
+        which: of all H weights.
+        share: of the KL of each that counts for these rows, a number or (H', 1); over an epoch they add up to 1.
+    """
+
+    which: Tensor | slice
+    share: Tensor | float
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,35 @@ class RowFeatures:
             else:
                 found.append(weighted_sums(GroupedRows(V), c, c * own))
         return found
+
+    def over_weights_read(
+        self, of_all: float, rows_of_ids: list[Tensor | None]
+    ) -> tuple[RowFeatures, list[WeightsRead]]:
+        """These rows as features of the weights that they read: with per-id blocks, those of their own ids only.
+
+        The KL of a block is divided equally among the rows of its id, and that of all other weights among all rows.
+
+        Args:
+            of_all: these rows as a share of those of an epoch.
+            rows_of_ids: numbers of rows in an epoch, as `LatentPrior.rows_of_ids` gives them.
+        """
+        features: list[Features] = []
+        read = []
+        for V, rows_of in zip(self.features, rows_of_ids, strict=True):
+            if rows_of is None or not isinstance(V, BlockFeatures):
+                features.append(V)
+                read.append(WeightsRead(slice(None), of_all))
+                continue
+            unseen = torch.nonzero(rows_of == 0).squeeze(1)  # ids without rows keep their prior
+            blocks = torch.cat([V.block, unseen]).unique()
+            here = torch.bincount(V.block, minlength=len(rows_of))[blocks]
+            of_ids = torch.where(rows_of[blocks] == 0, of_all, here.double() / rows_of[blocks].clamp_min(1))
+            few, which = V.numbered_anew(blocks)
+            of_shared = of_ids.new_full((few.shared.shape[1],), of_all)
+            share = torch.cat([of_shared, of_ids.repeat_interleave(few.own.shape[1])])  # (H0 + G R,)
+            features.append(few)
+            read.append(WeightsRead(which, share.unsqueeze(1)))
+        return replace(self, features=features), read
 
     def _latents(self, found: list[tuple[Tensor, Tensor]]) -> Latents:
         means = [mean for mean, _ in found]

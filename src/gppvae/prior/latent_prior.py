@@ -10,6 +10,7 @@ The second is the first with no features and alpha = 1, so no formula below need
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import logging
@@ -170,24 +171,41 @@ class LatentGroup(nn.Module):
         return self.alpha + self.kernel.residual(rows)
 
 
+def _shares(kernel: Kernel | None, n_latents: int, copies: int) -> list[tuple[Kernel | None, int]]:
+    """A group's kernel, copied, with its latents divided as evenly as possible."""
+    if copies > n_latents:
+        raise ValueError(
+            f"expected at least one latent per member in every group, got {n_latents} for {copies} members; "
+            "give members a smaller number"
+        )
+    sizes = [n_latents // copies + (number < n_latents % copies) for number in range(copies)]
+    return [(kernel if number == 0 else copy.deepcopy(kernel), size) for number, size in enumerate(sizes)]
+
+
 class LatentPrior(nn.Module):
     """Prior of all latents. Networks, training loop and estimator see the GP through this object only.
 
     Args:
-        groups: (kernel, number of latents) of each group, in the order of the latents.
+        groups: (kernel, number of latents) of each group as written, in the order of the latents.
         alpha: latent noise variance to start from.
+        copies: of every group, one for each member of an ensemble: each has its share of the group's latents and a copy
+            of its kernel.
 
     Attributes:
+        written_sizes: numbers of latents of the groups as written.
         size_column: column with the sizes of samples, which coded rows carry along for the likelihood; None for none.
             A column named "(size)" takes precedence.
     """
 
     size_column: str | None = None
 
-    def __init__(self, groups: Sequence[tuple[Kernel | None, int]], alpha: float = 0.1) -> None:
+    def __init__(self, groups: Sequence[tuple[Kernel | None, int]], alpha: float = 0.1, copies: int = 1) -> None:
         super().__init__()
-        self.members = nn.ModuleList([LatentGroup(kernel, n, alpha) for kernel, n in groups])
-        self.sizes = [n for _, n in groups]
+        self.copies, self.written_sizes = copies, [n for _, n in groups]
+        shares = [share for kernel, n in groups for share in _shares(kernel, n, copies)]
+        # Its name is part of model files; not to be taken for the members of an ensemble.
+        self.members = nn.ModuleList([LatentGroup(kernel, n, alpha) for kernel, n in shares])
+        self.sizes = [n for _, n in shares]
         # Mean and covariance of z over the training rows, measured at the end of a fit; the VAE's prior before.
         self.typical_mean: Tensor
         self.typical_cov: Tensor
@@ -198,8 +216,19 @@ class LatentPrior(nn.Module):
 
     @property
     def groups(self) -> list[LatentGroup]:
-        """Groups of latents, in order."""
+        """Groups of latents, in order; the copies of a group lie side by side."""
         return cast("list[LatentGroup]", list(self.members))
+
+    @property
+    def written_groups(self) -> list[list[LatentGroup]]:
+        """The copies of each group as written; one each without an ensemble."""
+        groups = self.groups
+        return [groups[first : first + self.copies] for first in range(0, len(groups), self.copies)]
+
+    @property
+    def written_kernels(self) -> list[Kernel | None]:
+        """Kernels of the groups as written; in an ensemble those of the first member."""
+        return [copies[0].kernel for copies in self.written_groups]
 
     @property
     def n_latents(self) -> int:
@@ -229,6 +258,18 @@ class LatentPrior(nn.Module):
     def leaves(self) -> list[Leaf]:
         """Leaves of all kernels."""
         return [leaf for kernel in self.kernels for leaf in kernel.leaves()]
+
+    def written_leaves(self) -> list[Leaf]:
+        """Leaves of the kernels as written; in an ensemble those of the first member."""
+        return [same[0] for same in self.leaves_by_member()]
+
+    def leaves_by_member(self) -> list[list[Leaf]]:
+        """Each leaf of the kernels as written, followed by the same leaf of the other members of an ensemble."""
+        found = []
+        for copies in self.written_groups:
+            kernels = [group.kernel for group in copies if group.kernel is not None]
+            found += [list(same) for same in zip(*(kernel.leaves() for kernel in kernels), strict=True)]
+        return found
 
     def columns(self) -> list[str]:
         """Names of the columns that the kernels read, each once."""
@@ -305,6 +346,15 @@ class LatentPrior(nn.Module):
         for group in self.groups:
             if group.blocks is None:
                 group.layout = plan_layout(group.kernel, rows, batch_size)
+
+    def rows_of_ids(self, rows: Rows) -> list[Tensor | None]:
+        """How many of these rows each id with a block of its own has, (P,) per group; None without block algebra."""
+        return [
+            None
+            if group.blocks is None
+            else torch.bincount(rows.columns[group.blocks.key].index, minlength=group.blocks.n_blocks)
+            for group in self.groups
+        ]
 
     # -- sums over rows, and what follows from them
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gppvae.data.table import Rows
+from gppvae.data.table import Column, Rows
 from gppvae.kernels.base import Kernel, rowwise_outer
 
 SMALL_PRODUCT = 3e5  # multiplications that take as long as the overhead of one more matrix product
@@ -83,7 +83,22 @@ class Layout:
         for term in self.kernel.terms():
             parts = [leaf.row_factor(rows) for leaf in term.leaves if leaf.key != self.split]
             xs.append(functools.reduce(rowwise_outer, parts or [_ones(len(rows), rows)]))
-        return GroupedRows(torch.cat(xs, dim=1), column.index, column.values.shape[0])
+        group, n_groups = self._groups(column)
+        return GroupedRows(torch.cat(xs, dim=1), group, n_groups)
+
+    def _groups(self, column: Column) -> tuple[Tensor, int]:
+        """Which of the training values each row holds, (N,), and how many of these there are.
+
+        A table that was coded by itself, such as the training rows without those held out, may lack some of them.
+        """
+        assert self.split is not None and self._values is not None
+        known = self._values.columns[self.split].values
+        if column.values is known or torch.equal(column.values, known):
+            return column.index, len(known)
+        _, number = torch.unique(torch.cat([known, column.values]), dim=0, return_inverse=True)
+        place = torch.empty(int(number.max()) + 1, dtype=torch.int64, device=number.device)
+        place[number[: len(known)]] = torch.arange(len(known), device=number.device)
+        return place[number[len(known) :]][column.index], len(known)
 
     def widen(self, squares: Tensor, tall: Tensor) -> tuple[Tensor, Tensor]:
         """Sums per group over all features: K squares (Q, M, K, M) -> (K, H, H), and (Q, M, T) -> (H, T).

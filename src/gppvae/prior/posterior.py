@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,14 @@ from gppvae.prior.lowrank import Assembled
 
 FACTOR_PARTS = ("own", "arms", "shared")  # of an arrowhead, in files
 Features = Tensor | BlockFeatures  # V, (N, H)
+
+
+def minus(left: Features, right: Features) -> Features:
+    """Difference of the features of the same rows."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return left - right
+    assert isinstance(left, BlockFeatures) and isinstance(right, BlockFeatures), "one group has one kind of features"
+    return replace(left, shared=left.shared - right.shared, own=left.own - right.own)
 
 
 class WeightPosterior(abc.ABC):
@@ -52,6 +60,22 @@ class WeightPosterior(abc.ABC):
     def tensors(self) -> dict[str, Tensor]:
         """What `LatentPosterior.from_tensors` rebuilds it from."""
 
+    @abc.abstractmethod
+    def shapes(self, H: int, L: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the float64 tensors among `tensors`, for H weights of L latents."""
+
+    def check(self, H: int, L: int, places: Places | None) -> None:
+        """Raise ValueError unless this is finite and q(B) of H weights for L latents.
+
+        Args:
+            places: where the kernel has the weights of per-id blocks; None without block algebra.
+        """
+        tensors = self.tensors()
+        for name, shape in self.shapes(H, L).items():
+            value = tensors[name]
+            if tuple(value.shape) != shape or value.dtype != torch.float64 or not value.isfinite().all():
+                raise ValueError(f"{name} of q(B) must be finite and of shape {shape}")
+
 
 @dataclass(frozen=True)
 class SharedCovariance(WeightPosterior):
@@ -78,6 +102,9 @@ class SharedCovariance(WeightPosterior):
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "root": self.root, "logdet": self.logdet}
 
+    def shapes(self, H: int, L: int) -> dict[str, tuple[int, ...]]:
+        return {"mean": (H, L), "root": (H, H), "logdet": ()}
+
 
 @dataclass(frozen=True)
 class DiagonalCovariance(WeightPosterior):
@@ -102,6 +129,14 @@ class DiagonalCovariance(WeightPosterior):
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "std": self.std}
+
+    def shapes(self, H: int, L: int) -> dict[str, tuple[int, ...]]:
+        return {"mean": (H, L), "std": (H, L)}
+
+    def check(self, H: int, L: int, places: Places | None) -> None:
+        super().check(H, L, places)
+        if (self.std < 0).any():
+            raise ValueError("a standard deviation of q(B) must not be negative")
 
 
 @dataclass(frozen=True)
@@ -139,6 +174,16 @@ class BlockCovariance(WeightPosterior):
         factors = {"C": self.C} if self.W is self.C else {"C": self.C, "W": self.W}
         named = {f"{name}_{part}": getattr(factor, part) for name, factor in factors.items() for part in FACTOR_PARTS}
         return {"mean": self.mean, "places_shared": self.places.shared, "places_own": self.places.own} | named
+
+    def shapes(self, H: int, L: int) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {"mean": (H, L)}
+        for name in "C" if self.W is self.C else "CW":
+            found |= {f"{name}_{part}": shape for part, shape in _factor_shapes(self.places).items()}
+        return found
+
+    def check(self, H: int, L: int, places: Places | None) -> None:
+        _check_places(self.places, places)
+        super().check(H, L, places)
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> BlockCovariance:
@@ -190,6 +235,14 @@ class Rotated(WeightPosterior):
         """v'Sigma_k v at feature rows, (N, K)."""
 
     @abc.abstractmethod
+    def each_covariance(self, several: list[Features]) -> Tensor:
+        """v_i'Sigma_k v_j for J feature rows of each of N rows, (N, K, J, J).
+
+        Args:
+            several: J matrices of feature rows; with blocks, row n of all of them has the same id.
+        """
+
+    @abc.abstractmethod
     def times_each_root(self, number: int, eps: Tensor) -> Tensor:
         """Sigma_k^(1/2) eps, (H, n)."""
 
@@ -221,6 +274,13 @@ class Rotated(WeightPosterior):
     def kl(self) -> Tensor:
         return 0.5 * (self.mean.square().sum() + self.each_kl()[self.shared].sum())
 
+    def check(self, H: int, L: int, places: Places | None) -> None:
+        super().check(H, L, places)
+        if not torch.allclose(self.basis @ self.basis.T, torch.eye(L).to(self.basis), atol=1e-6):
+            raise ValueError("the directions of q(B) must be orthogonal and of length one")
+        if not 1 <= self.n_covariances <= L:
+            raise ValueError(f"q(B) of {L} latents must have 1 to {L} covariances, got {self.n_covariances}")
+
 
 @dataclass(frozen=True)
 class RotatedCovariance(Rotated):
@@ -242,6 +302,10 @@ class RotatedCovariance(Rotated):
     def each_var_at(self, V: Features) -> Tensor:
         return torch.stack([(V @ root).square().sum(1) for root in self.roots], dim=1)
 
+    def each_covariance(self, several: list[Features]) -> Tensor:
+        V = torch.stack([row for row in several if isinstance(row, Tensor)], dim=1)  # (N, J, H)
+        return torch.stack([V @ root @ (V @ root).mT for root in self.roots], dim=1)
+
     def times_each_root(self, number: int, eps: Tensor) -> Tensor:
         return self.roots[number] @ eps
 
@@ -250,6 +314,10 @@ class RotatedCovariance(Rotated):
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "basis": self.basis, "roots": self.roots, "logdets": self.logdets}
+
+    def shapes(self, H: int, L: int) -> dict[str, tuple[int, ...]]:
+        K = self.n_covariances
+        return {"mean": (H, L), "basis": (L, L), "roots": (K, H, H), "logdets": (K,)}
 
 
 @dataclass(frozen=True)
@@ -280,6 +348,12 @@ class RotatedBlocks(Rotated):
         each = [(V.x * Sigma.at(V.shared, V.own, V.block)).sum(1) for Sigma in self.blocks]
         return torch.stack(each, dim=1).clamp_min(0.0)
 
+    def each_covariance(self, several: list[Features]) -> Tensor:
+        rows = [V for V in several if isinstance(V, BlockFeatures)]
+        x = torch.stack([V.x for V in rows], dim=1)  # (N, J, H0 + R)
+        each = [torch.stack([Sigma.at(V.shared, V.own, V.block) for V in rows], dim=1) for Sigma in self.blocks]
+        return torch.stack([x @ products.mT for products in each], dim=1)
+
     def times_each_root(self, number: int, eps: Tensor) -> Tensor:
         C = self.factors[number]
         return self.places.put(*C.solve(C.times(self.places.take(eps))), eps)
@@ -292,6 +366,14 @@ class RotatedBlocks(Rotated):
         found = {"mean": self.mean, "basis": self.basis}
         found |= {"places_shared": self.places.shared, "places_own": self.places.own}
         return found | {f"C_{part}": torch.stack([getattr(C, part) for C in self.factors]) for part in FACTOR_PARTS}
+
+    def shapes(self, H: int, L: int) -> dict[str, tuple[int, ...]]:
+        factors = {f"C_{part}": (self.n_covariances, *shape) for part, shape in _factor_shapes(self.places).items()}
+        return {"mean": (H, L), "basis": (L, L)} | factors
+
+    def check(self, H: int, L: int, places: Places | None) -> None:
+        _check_places(self.places, places)
+        super().check(H, L, places)
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> RotatedBlocks:
@@ -350,27 +432,8 @@ class LatentPosterior:
         """
         if len(self.parts) != len(sizes):
             raise ValueError(f"q(B) must have {len(sizes)} groups, got {len(self.parts)}")
-        for part, (H, L, places) in zip(self.parts, sizes, strict=True):
-            K = part.n_covariances if isinstance(part, Rotated) else 0
-            shapes = {"mean": (H, L), "std": (H, L), "root": (H, H), "logdet": ()}
-            shapes |= {"basis": (L, L), "roots": (K, H, H), "logdets": (K,)}
-            tensors = part.tensors()
-            if isinstance(part, (BlockCovariance, RotatedBlocks)):
-                _check_places(part.places, places)
-                P, R, H0 = *part.places.own.shape, len(part.places.shared)
-                parts = {"own": (P, R, R), "arms": (P, R, H0), "shared": (H0, H0)}
-                several = () if isinstance(part, BlockCovariance) else (K,)
-                shapes |= {f"{factor}_{name}": (*several, *shape) for factor in "CW" for name, shape in parts.items()}
-                tensors = {name: value for name, value in tensors.items() if not name.startswith("places")}
-            for name, value in tensors.items():
-                if tuple(value.shape) != shapes[name] or value.dtype != torch.float64 or not value.isfinite().all():
-                    raise ValueError(f"{name} of q(B) must be finite and of shape {shapes[name]}")
-                if name == "basis" and not torch.allclose(value @ value.T, torch.eye(L).to(value), atol=1e-6):
-                    raise ValueError("the directions of q(B) must be orthogonal and of length one")
-                if name == "basis" and not 1 <= K <= L:
-                    raise ValueError(f"q(B) of {L} latents must have 1 to {L} covariances, got {K}")
-                if name == "std" and (value < 0).any():
-                    raise ValueError("a standard deviation of q(B) must not be negative")
+        for part, size in zip(self.parts, sizes, strict=True):
+            part.check(*size)
 
     def tensors(self) -> dict[str, Tensor]:
         """What `from_tensors` rebuilds it from."""
@@ -400,6 +463,12 @@ def _part(tensors: dict[str, Tensor]) -> WeightPosterior:
     if "basis" in tensors:
         return RotatedCovariance(**tensors)
     return DiagonalCovariance(**tensors) if "std" in tensors else SharedCovariance(**tensors)
+
+
+def _factor_shapes(places: Places) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parts of a `Factor` of weights in these places."""
+    P, R, H0 = *places.own.shape, len(places.shared)
+    return {"own": (P, R, R), "arms": (P, R, H0), "shared": (H0, H0)}
 
 
 def _check_places(got: Places, want: Places | None) -> None:

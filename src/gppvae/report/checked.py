@@ -13,12 +13,14 @@ from gppvae.data.arrays import Samples, from_input_layout
 from gppvae.data.table import Table, id_text
 from gppvae.estimator import GPPVAE, Prediction
 from gppvae.estimator.comparison import at_their_sizes
+from gppvae.likelihoods.scaled import ScaledGaussian
 
 Part = tuple[Any, Any]  # samples and their table
 DRAWS = 32
 LEVELS = np.linspace(0.1, 0.95, 18)
 MAX_CHECKED = 256  # rows drawn at; errors are of up to MAX_SCORED
 MAX_SCORED = 2000
+MAX_OWN, FAR_APART = 40, 8.0  # values that may each have a scale of its own; how far apart they must lie
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,28 @@ def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
     return Checked(table, read(model, part[0], index), mean, spread, std, model._unit())
 
 
+def own_scales(model: GPPVAE) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and standard deviation of each value, (K,) each, where one axis for all would show hardly any of them.
+
+    That is so for a few values with names that lie far apart for their deviations, such as blood values.
+    """
+    likelihood = model.model_.autoencoder.likelihood.values
+    named = len(model.shape_) == 1 and model.shape_[0] <= MAX_OWN and bool(model.sample_names_)
+    if not named or not isinstance(likelihood, ScaledGaussian):
+        return None
+    shift, spread = likelihood.shift.cpu().double().numpy(), likelihood.spread.cpu().double().numpy()
+    typical = float(np.median(spread))
+    return (shift, spread) if max(float(np.ptp(shift)), float(spread.max())) > FAR_APART * typical else None
+
+
 def row_label(table: Table, row: int, columns: list[str]) -> str:
     """A row as a label: "digit 12, angle 157.5"."""
-    return ", ".join(f"{name} {entry_text(table[name][row])}" for name in columns)
+    return ", ".join(named_entry(name, entry_text(table[name][row])) for name in columns)
+
+
+def named_entry(column: str, entry: str) -> str:
+    """An entry after the name of its column, unless it begins with it: "digit 12", but "sensor 3", not twice."""
+    return entry if entry.lower().startswith(f"{column} ".lower()) else f"{column} {entry}"
 
 
 def entry_text(value: Any) -> str:
@@ -114,3 +135,8 @@ def channel_names(model: GPPVAE) -> list[str]:
         return ["red", "green", "blue"]
     kind = "channel" if len(model.shape_) == 3 else "value"
     return [f"{kind} {number}" for number in range(model.shape_[0])]
+
+
+def known_numbers(table: Table, columns: tuple[str, ...]) -> np.ndarray:
+    """Numbers of these columns at the rows where they are known, (n, len(columns))."""
+    return table.take(table.known(columns)).numeric(columns)

@@ -67,24 +67,6 @@ def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, 
     return [(phase, epoch, values) for phase, (epoch, values) in ends.items()]
 
 
-def settings_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
-    """(name, value) of the settings used in training, every open choice filled in."""
-    apart = ("kernel", "phases")
-    rows = model.resolved_.items()
-    return [(name, _setting(value)) for name, value in rows if name not in apart and value is not None]
-
-
-def _setting(value: Any) -> str:
-    """A setting as people write it: six digits of a number; a class by its name, with what was said of it."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, Mapping):
-        name, rest = value.get("name", ""), {key: part for key, part in value.items() if key != "name"}
-        said = [f"{key}={_setting(part)}" for key, part in rest.items() if part is not None]
-        return f"{name}({', '.join(said)})" if said else str(name)
-    return str(value)
-
-
 def phase_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
     """(name, description) of the phases that were trained."""
     rows = []

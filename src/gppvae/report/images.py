@@ -30,10 +30,10 @@ def shade_range(samples: NDArray[np.float64]) -> tuple[float, float]:
     return (low, high) if high > low else (low, low + 1.0)
 
 
-def contact_sheet(pictures: NDArray[np.uint8], gap: int = 2) -> NDArray[np.uint8]:
+def contact_sheet(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """All pictures (n, h, w[, 3]) on one white sheet, about as wide as high, row by row."""
     n, height, width = pictures.shape[:3]
-    columns = max(1, round((n * height / width) ** 0.5))
+    gap, columns = 2, max(1, round((n * height / width) ** 0.5))
     rows = -(-n // columns)
     size = (rows * (height + gap) - gap, columns * (width + gap) - gap, *pictures.shape[3:])
     sheet = np.full(size, 255, dtype=np.uint8)

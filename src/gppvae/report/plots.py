@@ -4,47 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from gppvae.data.png import png_uri
 from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE, Curve, Explanation, TermExplanation
 from gppvae.kernels import FreeForm, IdLeaf, InducingLeaf, Leaf, Learned
-from gppvae.kernels.not_applicable import filled
-from gppvae.likelihoods import Bernoulli
-from gppvae.likelihoods.counts import Counts
 from gppvae.report.checked import (
     LEVELS,
     Checked,
-    Part,
     channel_names,
     channels_first,
     check_rows,
-    read,
+    known_numbers,
+    named_entry,
+    own_scales,
     row_label,
 )
 from gppvae.report.images import is_image, shade_range, to_pictures, to_uint8
+from gppvae.report.pictures import heat_picture, picture_chart
 from gppvae.report.svg import (
-    LINE,
     Chart,
     Plot,
     Series,
     bar_chart,
-    cut,
     heat_map,
     line_chart,
     scatter_map,
-    titled,
-    wrapped,
 )
 
 TERMS = {
@@ -53,8 +46,10 @@ TERMS = {
     "valid_deviance": "validation deviance",
 }  # fmt: skip
 MAX_MARKS = 40  # rows of a heat map, and names along an axis
-MAX_CHANNELS, MAX_LINES = 6, 4
-STRIP, PER_ROW = 10, 5  # pictures along a curve, and per row of a chart
+MAX_PLACES = 150  # of a map of covariances
+MAX_CHANNELS = 6  # curves of a calibration
+LEAST_SHARE = 5e-4  # of the signal: a term with less is shown as 0.0 % and has no curves
+STRIP = 10  # pictures along a curve
 READING = (
     "On the diagonal intervals are right: 90 % of the 90 % intervals contain the true value. Below it they are too "
     "narrow (the model is overconfident), above it too wide."
@@ -125,47 +120,78 @@ def _phase_spans(
 # -- covariances
 
 
-def covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> list[tuple[str, np.ndarray, list[str], int]]:
-    """(name, matrix, labels, size) of each leaf that has one; at most MAX_MARKS of `size` values.
+@dataclass(frozen=True)
+class Covariance:
+    """The covariance of one part of the kernel.
+
+    Attributes:
+        name: of the part.  columns: that it reads.  matrix: (n, n).  labels: of its rows.
+        size: how many values there are; n of them are shown.  values: numbers (n, d); None for ids.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    matrix: np.ndarray
+    labels: list[str]
+    size: int
+    values: np.ndarray | None
+
+
+def covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> list[Covariance]:
+    """Of each part of the kernel that has one, at MAX_MARKS of its values, or at MAX_PLACES on a map.
 
     Args:
         tables: whose numbers are shown as well as those of training.
     """
     found, names = [], []
-    for leaf in model.prior_.leaves():
+    for leaves in model.prior_.leaves_by_member():
+        leaf = leaves[0]
         if not isinstance(leaf, (Learned, FreeForm, InducingLeaf)):
             continue
         numbers = None
         if isinstance(leaf, InducingLeaf):
-            parts = [leaf.shown_values.cpu().numpy(), *(_numbers(table, leaf.columns_read) for table in tables)]
+            parts = [
+                leaf.shown_values.cpu().numpy(),
+                *(known_numbers(table, leaf.columns_read) for table in tables),
+            ]
             numbers = np.unique(np.concatenate(parts), axis=0)
-        matrix, labels, size = leaf_covariance(leaf, numbers, MAX_MARKS)
         names.append(leaf.text())
         name = leaf.text() + (f" ({names.count(leaf.text())})" if names.count(leaf.text()) > 1 else "")
-        found.append((name, matrix, labels, size))
+        most = MAX_PLACES if len(leaf.columns_read) == 2 else MAX_MARKS
+        found.append(Covariance(name, leaf.columns_read, *leaf_covariance(leaves, numbers, most)))
     return found
 
 
 def plot_covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> Plot:
     """What the kernel learned about ids and numbers, one heat map per part."""
     charts = []
-    for name, matrix, labels, size in covariances(model, tables):
-        some = f", {len(labels)} of {size}" if size > len(labels) else ""
-        charts.append(heat_map(matrix, labels, name + some))
-    return Plot(charts, "Learned covariances. Similar ids are adjacent; hover over a cell for its value.")
+    for found in covariances(model, tables):
+        some = f", {len(found.labels)} of {found.size}" if found.size > len(found.labels) else ""
+        if found.values is not None and len(found.columns) == 2:
+            middle = int(np.square(found.values - np.median(found.values, axis=0)).sum(1).argmin())
+            title = f"{found.name}: covariance with the place {found.labels[middle]}"
+            charts.append(scatter_map(found.values, found.matrix[middle], title, *found.columns, width=340))
+        else:
+            charts.append(heat_map(found.matrix, found.labels, found.name + some))
+    mean = f" Means over the {model.prior_.copies} networks of the ensemble." if model.prior_.copies > 1 else ""
+    return Plot(charts, f"Learned covariances. Similar ids are adjacent; hover over a mark for its value.{mean}")
 
 
-def leaf_covariance(leaf: Leaf, numbers: np.ndarray | None, most: int) -> tuple[np.ndarray, list[str], int]:
-    """The covariance of a leaf, a label for each row, and the number of values it was thinned from.
+def leaf_covariance(
+    leaves: Sequence[Leaf], numbers: np.ndarray | None, most: int
+) -> tuple[np.ndarray, list[str], int, np.ndarray | None]:
+    """The covariance of a leaf, a label for each row, of how many values they are a part, and those that are numbers.
 
     Args:
+        leaves: the leaf in each member of an ensemble, over which the covariance is averaged, or one alone.
         numbers: (D, d), at which it is shown; None for a leaf over ids, where similar ids are adjacent.
         most: values to show.
     """
+    leaf, few = leaves[0], None
     if isinstance(leaf, IdLeaf):
         size = len(leaf.levels)
-        few = evenly(size, most)
-        labels, values = [leaf.levels[i] for i in few], torch.from_numpy(few)
+        places = evenly(size, most)
+        labels, values = [leaf.levels[i] for i in places], torch.from_numpy(places)
     else:
         assert numbers is not None
         size = len(numbers)
@@ -173,11 +199,11 @@ def leaf_covariance(leaf: Leaf, numbers: np.ndarray | None, most: int) -> tuple[
         labels, values = [", ".join(f"{value:.4g}" for value in row) for row in few], torch.from_numpy(few)
     values = values.to(leaf.device)
     with torch.no_grad():
-        matrix = leaf.covariance(values, values).cpu().numpy()
+        matrix = torch.stack([one.covariance(values, values) for one in leaves]).mean(0).cpu().numpy()
     if isinstance(leaf, Learned):
         order = cluster_order(matrix)
         matrix, labels = matrix[np.ix_(order, order)], [labels[i] for i in order]
-    return matrix, labels, size
+    return matrix, labels, size, few
 
 
 def cluster_order(matrix: ArrayLike) -> NDArray[np.intp]:
@@ -208,7 +234,8 @@ def plot_explain(model: GPPVAE, explained: Explanation) -> Plot:
     """Shares of the terms, the covariance between them, and the curves of each term."""
     names = [term.name for term in explained.terms]
     bars = [(number, term.name, term.signal_share) for number, term in enumerate(explained.terms)]
-    for number, term in reversed(list(enumerate(explained.terms))):
+    shown = [(number, term) for number, term in enumerate(explained.terms) if abs(term.signal_share) >= LEAST_SHARE]
+    for number, term in reversed(shown):
         bars[number + 1 : number + 1] = [(number, f"\u2022 {name}", share) for name, share in term.by_column.items()]
     labels, shares = [name for _, name, _ in bars], [share for *_, share in bars]
     charts = [bar_chart(labels, shares, "Share of the signal", percent=True, colours=[n for n, *_ in bars])]
@@ -217,9 +244,11 @@ def plot_explain(model: GPPVAE, explained: Explanation) -> Plot:
         charts.append(heat_map(explained.signal_covariance, names, title, 200.0))
     if not is_image(model.shape_) and len(names) > 1:
         charts.append(_by_channel(explained))
-    for number, term in enumerate(explained.terms):
+    for number, term in shown:
         charts += _term_charts(model, term, number, len(explained.terms))
-    return Plot(charts, explained.note)
+    without = [name for number, name in enumerate(names) if number not in dict(shown)]
+    note = f" Terms that explain next to nothing have no curves: {', '.join(without)}." if without else ""
+    return Plot(charts, explained.note + note)
 
 
 def _by_channel(explained: Explanation) -> Chart:
@@ -263,15 +292,14 @@ def _axis(curve: Curve) -> tuple[np.ndarray, list[str] | None]:
 def _curve_chart(term: TermExplanation, curves: list[Curve], colour: int) -> Chart:
     x, names = _axis(curves[0])
     several = len(curves) > 1
+    line, dots = names is None, names is not None
     series = [
-        Series(
-            x, curve.score, f"{curve.by} {curve.level}", 1 + i, dashed=True, line=names is None, dots=names is not None
-        )
+        Series(x, curve.score, named_entry(str(curve.by), str(curve.level)), 1 + i, dashed=True, line=line, dots=dots)
         for i, curve in enumerate(curves[1:])
     ]
     mean = curves[0]
     label = "average" if several else ""
-    series.append(Series(x, mean.score, label, colour, mean.score_std, line=names is None, dots=names is not None))
+    series.append(Series(x, mean.score, label, colour, mean.score_std, line=line, dots=dots))
     return line_chart(series, f"{term.name} along {mean.columns[0]}", mean.axis, "change", x_names=names)
 
 
@@ -317,7 +345,7 @@ def _share_picture(model: GPPVAE, term: TermExplanation) -> Chart:
     return picture_chart(pictures, term.name, "share of each pixel", side=150)
 
 
-# -- cases, calibration, curves along a column
+# -- cases, calibration
 
 
 def plot_cases(model: GPPVAE, checked: Checked, others: Mapping[str, np.ndarray], each: int = 4) -> Plot:
@@ -345,26 +373,27 @@ def plot_cases(model: GPPVAE, checked: Checked, others: Mapping[str, np.ndarray]
         caption = f"Uncertainty is the standard deviation over draws; brightest {checked.spread.max():.2g}."
     else:
         caption = "Truth (points) and prediction (line) with a band of two standard deviations of a new sample."
+        if own_scales(model) is not None:
+            caption += " Values differ in scale; each is shown in standard deviations from its training mean."
     if np.any(checked.unit != 1.0):
         caption += " The MSE of a row is in standard deviations of each value, squared."
     return Plot(charts, caption)
 
 
 def _vector_case(model: GPPVAE, checked: Checked, row: int, title: str, label: str) -> Chart:
-    names = channel_names(model)
-    x = np.arange(len(names))
+    names, scales = channel_names(model), own_scales(model)
+    x, unit = np.arange(len(names)), "" if scales is None else "deviations"
     mean, std, truth = (array[row].ravel() for array in (checked.mean, checked.std, checked.truth))
+    shift, spread = scales or (np.zeros_like(mean), np.ones_like(mean))
+    least = model.model_.autoencoder.likelihood.values.least_value
     series = [
-        Series(x, mean, "predicted", 0, std, least=_least(model)),
-        Series(x, truth, "truth", 1, line=False, dots=True,
+        Series(x, (mean - shift) / spread, "predicted", 0, std / spread, least=least),
+        Series(x, (truth - shift) / spread, "truth", 1, line=False, dots=True,
                titles=[f"{name}: {value:.4g}" for name, value in zip(names, truth, strict=True)]),
     ]  # fmt: skip
-    return line_chart(series, title, label, x_names=names if len(names) <= MAX_MARKS else None, width=300, height=200)
-
-
-def _least(model: GPPVAE) -> float:
-    """The least value that a sample can have."""
-    return 0.0 if isinstance(model.model_.autoencoder.likelihood.values, (Counts, Bernoulli)) else -math.inf
+    return line_chart(
+        series, title, label, unit, x_names=names if len(names) <= MAX_MARKS else None, width=300, height=200
+    )
 
 
 def plot_calibration(model: GPPVAE, checked: Checked) -> Plot:
@@ -404,154 +433,6 @@ def coverage_reading(shares: Mapping[float, float], n: int) -> str:
     if len(sides) == 2:
         return "wrong in shape"
     return "about right" if not sides else "too wide" if sides == {True} else "too narrow"
-
-
-def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | None:
-    """Vectors along a numeric column for some ids, or on a map, with the measurements; None for other kernels."""
-    parts = [part for part in (train, test) if part is not None]
-    if is_image(model.shape_) or not parts:
-        return None
-    leaves = model.prior_.leaves()
-    places = [leaf.columns_read for leaf in leaves if len(leaf.columns_read) == 2]
-    if places:
-        return _place_maps(model, places[0], train, test)
-    ids = [leaf.column for leaf in leaves if isinstance(leaf, IdLeaf)]
-    numeric = [leaf.columns_read[0] for leaf in leaves if len(leaf.columns_read) == 1 and not isinstance(leaf, IdLeaf)]
-    numeric = [name for name in numeric if name not in ids]
-    if not numeric:
-        return None
-    table = Table(parts[0][1])
-    column = max(numeric, key=lambda name: len(np.unique(_numbers(table, (name,)))))
-    return _lines_along(model, column, ids[0] if ids else None, train, test)
-
-
-def _numbers(table: Table, columns: tuple[str, ...]) -> np.ndarray:
-    """Numbers of these columns at the rows where they are known, (n, len(columns))."""
-    return table.take(table.known(columns)).numeric(columns)
-
-
-def _read_some(model: GPPVAE, part: Part, most: int, columns: Sequence[str]) -> tuple[Table, np.ndarray]:
-    """At most so many rows at which these columns are known, and their samples."""
-    table = Table(part[1])
-    known = table.known(columns)
-    index = known[evenly(len(known), most)]
-    return table.take(index), read(model, part[0], index)
-
-
-def _top_channels(model: GPPVAE, samples: np.ndarray, most: int) -> list[int]:
-    with np.errstate(all="ignore"):
-        size = np.nanstd(samples, axis=0) / np.broadcast_to(model._unit(), samples.shape[1:])
-    return [int(i) for i in np.argsort(-np.nan_to_num(size.ravel()), kind="stable")[:most]]
-
-
-def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None, test: Part | None) -> Plot:
-    data = {
-        name: _read_some(model, part, 2000, [column])
-        for name, part in (("train", train), ("test", test))
-        if part is not None
-    }
-    tables = [table for table, _ in data.values()]
-    levels: list[str | None] = [None]
-    if by is not None:
-        counts: dict[str, int] = {}
-        for name, (table, _) in data.items():
-            for level in table.ids(by).tolist():
-                counts[level] = counts.get(level, 0) + (1000 if name == "test" else 1)
-        levels = list(sorted(counts, key=lambda level: -counts[level])[:3])
-    every = np.concatenate([table.numeric((column,))[:, 0] for table in tables])
-    grid = np.linspace(every.min(), every.max(), 40)
-    channels = _top_channels(model, np.concatenate([y for _, y in data.values()]), MAX_LINES)
-    names, series = channel_names(model), {channel: list[Series]() for channel in channels}
-    for colour, level in enumerate(levels):
-        wanted = _filled(tables, column, grid, by, level)
-        drawn = model.predict(wanted, n_samples=16, include_noise=True)
-        mean, std = np.asarray(drawn.mean), np.asarray(drawn.std)
-        for channel in channels:
-            label = "" if level is None else f"{by} {level}"
-            band = Series(grid, mean[:, channel], label, colour, std[:, channel], least=_least(model))
-            series[channel].append(band)
-            for name, (table, y) in data.items():
-                own = np.ones(len(table), dtype=bool) if by is None else table.ids(by) == level
-                x = table.numeric((column,))[own, 0]
-                held = name == "test"
-                series[channel].append(Series(x, y[own, channel], "", colour, line=False, dots=not held, rings=held))
-    charts = [line_chart(series[c], names[c], column, names[c], width=330, height=220) for c in channels]
-    rings = " Open points were held out." if test is not None and train is not None else ""
-    return Plot(charts, f"Predictions along {column} with a band of two standard deviations of a new sample.{rings}")
-
-
-def _filled(tables: list[Table], column: str, grid: np.ndarray, by: str | None, level: str | None) -> dict[str, Any]:
-    """Rows along a grid of one column: other numbers interpolated from the table, ids from the nearest row.
-
-    A column that is missing in some rows comes from the nearest row too. Where it is missing there any value will do:
-    its term is switched off, or is switched on only by the grid.
-    """
-    names = set(tables[0].columns).intersection(*(table.columns for table in tables))
-    joined = Table({name: np.concatenate([table[name] for table in tables]) for name in names})
-    own = joined if by is None else joined.take(np.flatnonzero(joined.ids(by) == level))
-    x = own.numeric((column,))[:, 0]
-    order = np.argsort(x, kind="stable")
-    nearest = np.abs(grid[:, None] - x[None, :]).argmin(axis=1)
-    rows: dict[str, Any] = {}
-    for name, values in own.columns.items():
-        steady = values.dtype.kind not in "fiu" or name == by or len(np.unique(values)) < 3
-        steady = steady or len(own.known([name])) < len(own)
-        rows[name] = values[nearest] if steady else np.interp(grid, x[order], values[order].astype(np.float64))
-    return filled(Table(rows | {column: grid}), rows).columns
-
-
-def _place_maps(model: GPPVAE, columns: tuple[str, ...], train: Part | None, test: Part | None) -> Plot:
-    parts = [_read_some(model, part, 500, columns) for part in (train, test) if part is not None]
-    samples = np.concatenate([y for _, y in parts])
-    places = np.concatenate([table.numeric(columns) for table, _ in parts])
-    predicted = np.concatenate([np.asarray(model.predict(table).mean) for table, _ in parts])
-    charts, names = [], channel_names(model)
-    for channel in _top_channels(model, samples, 3):
-        both = np.concatenate([samples[:, channel], predicted[:, channel]])
-        limits = float(np.nanquantile(both, 0.01)), float(np.nanquantile(both, 0.99))
-        for what, values in (("measured", samples), ("predicted", predicted)):
-            title = f"{names[channel]}, {what}"
-            charts.append(scatter_map(places, values[:, channel], title, columns[0], columns[1], limits=limits))
-    return Plot(charts, f"The channels that vary most, at {len(places)} places: measured and predicted.")
-
-
-# -- pictures inside charts
-
-
-def picture_chart(
-    pictures: Sequence[tuple[str, NDArray[np.uint8]]], title: str, subtitle: str = "", side: float = 72
-) -> Chart:
-    """Pictures (h, w) or (h, w, 3) side by side with a name below each."""
-    gap, parts, top = 6.0, [], 34.0 if subtitle else 20.0
-    rows = -(-len(pictures) // PER_ROW)
-    per_row = -(-len(pictures) // rows)
-    lines = [wrapped(name, side) for name, _ in pictures]
-    height = max(side * image.shape[0] / image.shape[1] for _, image in pictures)
-    below = 6.0 + LINE * max(map(len, lines))
-    for i, (name, image) in enumerate(pictures):
-        x, y = (i % per_row) * (side + gap), top + (i // per_row) * (height + below)
-        style = ' style="image-rendering:pixelated"' if max(image.shape[:2]) < 96 else ""
-        parts.append(
-            f'<image href="{png_uri(image)}" x="{x:g}" y="{y:g}" width="{side:g}" height="{height:g}"{style}>'
-            f"<title>{escape(name)}</title></image>"
-        )
-        parts += [
-            f'<text class="soft" x="{x + side / 2:g}" y="{y + height + 13 + LINE * n:g}" text-anchor="middle">'
-            f"{escape(line)}<title>{escape(name)}</title></text>"
-            for n, line in enumerate(lines[i])
-        ]
-    width = max(per_row * (side + gap) - gap, 200.0)
-    if subtitle:
-        words = escape(cut(subtitle, width))
-        parts.append(f'<text class="soft" x="0" y="27">{words}<title>{escape(subtitle)}</title></text>')
-    names = ", ".join(name for name, _ in pictures)
-    label = f"{title} {subtitle}: {names}"
-    return titled(width, top + rows * (height + below), title, "".join(parts), label, left=0.0)
-
-
-def heat_picture(values: np.ndarray, top: float) -> NDArray[np.uint8]:
-    """(h, w) from 0 to `top` in colours from dark to bright."""
-    return matplotlib.colormaps["magma"](to_uint8(values, 0.0, top or 1.0), bytes=True)[..., :3]
 
 
 # -- as methods of the estimator

@@ -12,12 +12,14 @@ import pandas as pd
 
 from gppvae.data.arrays import Samples
 from gppvae.data.run_files import model_file
+from gppvae.data.settings import settings_rows
 from gppvae.data.subset import Subset, evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.comparison import MODEL, Comparison, compared
 from gppvae.estimator.kernel_summary import column_rows, kernel_rows, kernel_text
 from gppvae.report import plots
+from gppvae.report.along import plot_along
 from gppvae.report.checked import (
     DRAWS,
     LEVELS,
@@ -28,8 +30,9 @@ from gppvae.report.checked import (
     channel_names,
     channels_first,
     check_rows,
+    named_entry,
 )
-from gppvae.report.describe import REPORT, phase_rows, run_facts, settings_rows
+from gppvae.report.describe import REPORT, phase_rows, run_facts
 from gppvae.report.errors import error_words, own_measure
 from gppvae.report.images import is_image, shade_range, to_pictures
 from gppvae.report.kept import keep_sections, kept_sections
@@ -85,7 +88,8 @@ class RunReport:
         name = os.fsencode(folder.resolve().name).decode("utf-8", "replace")  # as typed, even in the C locale
         title = title or self.kept.title or name
         about = about or (self.kept.about if self.kept.current else None)
-        about = about or f"{kernel_text(model)}, {model.prior_.n_latents} latent dimensions"
+        members = f", {model.prior_.copies} networks side by side" if model.prior_.copies > 1 else ""
+        about = about or f"{kernel_text(model)}, {model.prior_.n_latents} latent dimensions{members}"
         self.page = Page(title, about)
         self.images = is_image(model.shape_)
         self.rows = np.array([], dtype=np.int64) if test is None else evenly(len(Table(test[1])), MAX_SCORED)
@@ -219,7 +223,7 @@ class RunReport:
         self.page.section(
             TURN, f"The model predicts every {turn.view_column} of every {turn.object_column}, measured or not."
         )
-        names = [f"{turn.object_column} {name}" for name in turn.objects]
+        names = [named_entry(turn.object_column, name) for name in turn.objects]
         start = first_cell(spreads.reshape(*size[:2], -1).mean(axis=2), held, known)
         why = "held out" if held[start] else "least certain of those measured" if known.any() else "least certain"
         text = f"Opens on a cell that is {why}. Measured, predicted and its standard deviation "
@@ -228,7 +232,7 @@ class RunReport:
 
     def along(self) -> None:
         """Curves and maps of data that are not images."""
-        plot = plots.plot_along(self.model, self.train, self.test)
+        plot = plot_along(self.model, self.train, self.test)
         if plot is not None and plot.charts:
             self.page.section(ALONG)
             self._plot(plot, "along")
@@ -259,14 +263,16 @@ class RunReport:
     def covariances(self) -> None:
         """What the kernel learned about ids and numbers."""
         self.page.section(LEARNED)
-        self.page.table(["part of the kernel", "learned"], kernel_rows(self.model), "Parts of the kernel.")
+        copies = self.model.prior_.copies
+        ranges = f" A range is that over the {copies} networks of the ensemble." if copies > 1 else ""
+        self.page.table(["part of the kernel", "learned"], kernel_rows(self.model), f"Parts of the kernel.{ranges}")
         tables = [] if self.test is None else [Table(self.test[1])]
         plot = plots.plot_covariances(self.model, tables)
         if plot.charts:
             self._plot(plot, "covariances")
-        for number, (name, matrix, labels, _) in enumerate(plots.covariances(self.model, tables)):
-            frame = pd.DataFrame(matrix, index=labels, columns=labels)
-            self.page.download(f"covariance_{number}.csv", frame.to_csv(), f"learned covariance of {name}")
+        for number, found in enumerate(plots.covariances(self.model, tables)):
+            frame = pd.DataFrame(found.matrix, index=found.labels, columns=found.labels)
+            self.page.download(f"covariance_{number}.csv", frame.to_csv(), f"learned covariance of {found.name}")
 
     def training(self) -> None:
         """Loss terms over epochs."""
@@ -283,7 +289,7 @@ class RunReport:
         self.page.table(["column", "in training"], column_rows(self.model), "Columns the kernel reads.")
         self.page.facts(run_facts(self.folder, self.model) | {"shape of a sample": self.model.shape_})
         self.page.table(["phase", "how it was trained"], phase_rows(self.model), "Training phases.")
-        self.page.table(["setting", "value"], settings_rows(self.model), "Settings used in training.")
+        self.page.table(["setting", "value"], settings_rows(self.model.resolved_), "Settings used in training.")
 
     # -- pieces
 

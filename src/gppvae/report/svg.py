@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,9 @@ class Series:
         return np.maximum(y - half, self.least), y + half
 
 
-def number(value: float) -> str:
+def number(value: float, digits: int = 4) -> str:
     """A number as labels show it."""
-    return f"{value:.4g}".replace("-", "\u2212") if math.isfinite(value) else "\u2013"
+    return f"{value:.{digits}g}".replace("-", "\u2212") if math.isfinite(value) else "\u2013"
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -176,8 +176,11 @@ def line_chart(
     legend = list(dict.fromkeys(legend)) if len(set(legend)) > 1 else []
     rows = _legend_rows(legend, width - LEFT)
     top = TOP + 14 * len(rows)
-    bottom = BOTTOM + (_names_height(x_names) if x_names else 0.0)
+    names = _names_height(x_names) if x_names else 0.0
+    bottom, height = BOTTOM + names, height + names
     box = _Box(x0, x1, low, high, LEFT, width - RIGHT, top, height + 14 * len(rows) - bottom, log)
+    if y_label:  # beside the numbers, however wide they are
+        box = replace(box, left=max(LEFT, 24.0 + LETTER * max(len(words) for _, words in box.y_ticks())))
     out = [_legend(rows)]
     out += [_span(box, *span) for span in spans]
     out.append(box.frame(x_label, y_label, x_names))
@@ -304,13 +307,22 @@ class _Box:
         share = (value - low) / (high - low)
         return self.bottom - min(max(share, -0.02), 1.02) * (self.bottom - self.top)
 
+    def y_ticks(self) -> list[tuple[float, str]]:
+        """Ticks up the side with their labels, in as many digits as tell them apart."""
+        ticks = _log_ticks(self.y0, self.y1) if self.log else nice_ticks(self.y0, self.y1, 4)
+        for digits in range(4, 10):
+            labels = [number(tick, digits) for tick in ticks]
+            if len(set(labels)) == len(labels):
+                break
+        return list(zip(ticks, labels, strict=True))
+
     def frame(self, x_label: str, y_label: str, x_names: Sequence[str] | None) -> str:
         parts = []
-        for tick in _log_ticks(self.y0, self.y1) if self.log else nice_ticks(self.y0, self.y1, 4):
+        for tick, words in self.y_ticks():
             y = self.y(tick)
             parts.append(
                 f'<line class="rule" x1="{self.left:g}" x2="{self.right:g}" y1="{y:.1f}" y2="{y:.1f}"/>'
-                f'<text class="soft" x="{self.left - 5:g}" y="{y + 4:.1f}" text-anchor="end">{number(tick)}</text>'
+                f'<text class="soft" x="{self.left - 5:g}" y="{y + 4:.1f}" text-anchor="end">{words}</text>'
             )
         parts.append(
             f'<line class="axis" x1="{self.left:g}" x2="{self.right:g}" y1="{self.bottom:g}" y2="{self.bottom:g}"/>'
@@ -335,8 +347,9 @@ class _Box:
             f"{escape(x_label)}</text>"
         )
         if y_label:
+            words = f"{escape(cut(y_label, self.bottom - self.top + 20))}<title>{escape(y_label)}</title>"
             place = f"translate(10 {(self.top + self.bottom) / 2:.1f}) rotate(-90)"
-            parts.append(f'<text class="soft" transform="{place}" text-anchor="middle">{escape(y_label)}</text>')
+            parts.append(f'<text class="soft" transform="{place}" text-anchor="middle">{words}</text>')
         return "".join(parts)
 
 
@@ -462,7 +475,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def _names_height(names: Sequence[str]) -> float:
-    return min(LETTER * max((len(name) for name in names), default=0), 80.0) - 8
+    return min(LETTER * max((len(name) for name in names), default=0), 80.0) + 2
 
 
 def cut(text: str, width: float) -> str:

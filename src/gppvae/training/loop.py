@@ -25,10 +25,10 @@ from gppvae.training.checkpoint import check_finite, under, with_prefix
 from gppvae.training.folder import CHECKPOINT, RunFolder
 from gppvae.training.phases import make_inference, optimizer_groups, parameter_groups
 from gppvae.training.progress import Progress
-from gppvae.training.validated import Validated, clearly_less
+from gppvae.training.resuming import assign, check_numbers, load_optimizer, optimizer_tensors
+from gppvae.training.steps import Steps
+from gppvae.training.validated import BestEpoch, Validated
 
-MAX_BAD_STEPS = 10  # in a row; also the least number that a phase may have in total
-MAX_BAD_SHARE = 0.1  # of the steps of a phase, where that is more
 Validate = Callable[[Inference, Epoch], Validated]
 # Predictions at a few training rows, given q(B); None where the model cannot predict yet.
 Answers = Callable[[LatentPosterior | None], Iterable[Tensor] | None]
@@ -87,9 +87,15 @@ class Trainer:
         settings: see Settings.  folder: for checkpoints and metrics, or None.
         validate: called with the current inference; see Validated.
         answers: predictions at a few training rows; a phase whose answers are not finite fails.
-        told: callback, called after every epoch.
+        callback: called after every epoch.
         kept: the training rows without those held out, for phases that leave them out.
-        measure: called at the end of such a phase; `measured` is what it returned.
+        measure: called at the end of such a phase.
+
+    Attributes:
+        weights: q(B) of the last phase that ended with one.  history: metrics of every epoch.
+        measured: what `measure` returned.
+        best_epoch: of the last phase with rows held out; 0 is its start, None where no epoch was the best.
+        skipped_steps: steps whose gradient was not finite.
     """
 
     def __init__(
@@ -101,32 +107,31 @@ class Trainer:
         folder: RunFolder | None = None,
         validate: Validate | None = None,
         answers: Answers | None = None,
-        told: Callback | None = None,
+        callback: Callback | None = None,
         kept: Epoch | None = None,
         measure: Measure | None = None,
     ) -> None:
-        self.kept, self.measure = kept, measure
-        self.measured: dict[str, Any] | None = None
-        self.best_epoch: int | None = None  # of the last phase with rows held out; 0 is its start
-        self.model, self.phases, self.data, self.settings = model, phases, data, settings
-        self.folder, self.validate, self.answers, self.told = folder, validate, answers, told
-        self.world = data.world
+        self.model, self.phases, self.settings, self.folder = model, phases, settings, folder
+        self.data, self.kept, self.world = data, kept, data.world
+        self.validate, self.answers, self.callback, self.measure = validate, answers, callback, measure
         self.history: list[dict[str, Any]] = []
         self.weights: LatentPosterior | None = None
+        self.measured: dict[str, Any] | None = None
+        self.best_epoch: int | None = None
         self.skipped_steps = 0
         self._before_stop = Seconds(0.0, 0.0)  # in earlier processes of this run
         self._started = Seconds.now()
         self._saved = time.monotonic()
         self._last: tuple[dict[str, Tensor], dict[str, Any]] | None = None  # not yet written
         self._phase: PhaseRun
-        self._before: tuple[dict[str, Tensor], LatentPosterior | None]
+        self._before: tuple[dict[str, Tensor], LatentPosterior | None]  # the phase: tensors of the model, and q(B)
 
     def run(self, resume: bool = False) -> None:
         """Train to the end; with `resume`, from the folder's checkpoint.
 
         Whatever ends the training early (Ctrl-C too), the state after the last full epoch is written first.
         """
-        self._beginning = self._state_dict() if any(phase.restart for phase in self.phases) else {}
+        beginning = self._state_dict() if any(phase.restart for phase in self.phases) else {}
         tensors, meta = self._resumed() if resume and self.folder else ({}, {})
         if self.folder and not resume:
             self.folder.keep_metrics(0)
@@ -134,13 +139,15 @@ class Trainer:
         bars = [(p.name, p.epochs, self.rows_of(p).n_batches * p.kind.sweeps) for p in self.phases]
         with Progress(bars, self.settings.progress and self.world.first) as progress:
             for number in range(first, len(self.phases)):
-                if self.phases[number].restart and not (number == first and meta.get("epoch")):
-                    self.model.load_state_dict(self._beginning)
+                saved = (tensors, meta) if number == first and tensors else None
+                in_the_middle = saved is not None and meta["epoch"] > 0
+                if self.phases[number].restart and not in_the_middle:
+                    self.model.load_state_dict(beginning)
                     self.weights = None
                 self._before = self._state_dict(), self.weights
                 self._phase = PhaseRun(self, number, progress)
                 try:
-                    self._phase.run((tensors, meta) if number == first and tensors else None)
+                    self._phase.run(saved)
                 except BaseException:
                     with contextlib.suppress(OSError):  # the error that ended the training is the useful one
                         self._write(self._last)
@@ -156,7 +163,7 @@ class Trainer:
         assert self.folder is not None
         tensors, meta = self.folder.load_checkpoint()
         with checked_content(self.folder.path / CHECKPOINT):
-            _check_numbers(meta, len(self.phases))
+            check_numbers(meta, len(self.phases))
             own = self.model.state_dict()
             check_finite(tensors, with_prefix("model", own) | with_prefix("best.model", own))
             self.history = self.folder.keep_metrics(meta["metrics"])
@@ -179,9 +186,9 @@ class Trainer:
         self.history.append(row)
         if self.folder:
             self.folder.add_metrics(row)
-        if self.told:
+        if self.callback:
             metrics = {name: float(value) for name, value in row.items() if name not in ("phase", "epoch")}
-            self.told.on_epoch(row["phase"], len(self.history), metrics)
+            self.callback.on_epoch(row["phase"], len(self.history), metrics)
 
     def checkpoint(self, state: dict[str, Tensor], meta: dict[str, Any], due: bool) -> None:
         """Keep this state as the last good one, and write it when due or when enough time has passed.
@@ -195,9 +202,18 @@ class Trainer:
         if self.weights is not None:
             tensors |= with_prefix("carried", self.weights.tensors())
         times = self.times()
-        counts = {"metrics": len(self.history), "skipped": self.skipped_steps, "measured": self.measured}
-        counts["best_epoch"] = self.best_epoch
-        self._last = tensors, meta | counts | {"seconds": times.wall, "cpu_seconds": times.cpu}
+        self._last = (
+            tensors,
+            meta
+            | {
+                "metrics": len(self.history),
+                "skipped": self.skipped_steps,
+                "measured": self.measured,
+                "best_epoch": self.best_epoch,
+                "seconds": times.wall,
+                "cpu_seconds": times.cpu,
+            },
+        )
         if due or time.monotonic() - self._saved >= self.settings.checkpoint_seconds:
             self._write(self._last)
 
@@ -221,17 +237,13 @@ class Trainer:
 
     def fall_back(self) -> bool:
         """After a TrainingError: restore the last state with finite answers. False if there is none."""
-        with torch.no_grad():
-            return any(self._try(restore) for restore in (self._phase.take_last_good, self._take_before))
-
-    def _try(self, restore: Callable[[], LatentPosterior | None]) -> bool:
-        try:
-            weights = restore()
-            good = self.answers_are_finite(weights)
-        except (torch.linalg.LinAlgError, TrainingError):
-            return False
-        self.weights = weights if good else self.weights
-        return bool(good)
+        for restore in (self._phase.take_last_good, self._take_before):
+            with torch.no_grad(), contextlib.suppress(torch.linalg.LinAlgError, TrainingError):
+                weights = restore()
+                if self.answers_are_finite(weights):
+                    self.weights = weights
+                    return True
+        return False
 
     def _take_before(self) -> LatentPosterior | None:
         state, weights = self._before
@@ -259,13 +271,8 @@ class PhaseRun:
         options = optimizer_groups(self.phase, self.trained, networks)
         self.optimizer = torch.optim.AdamW(options, lr=1.0, fused=True)  # Adam where there is no decay
         self.average = RunningAverage(self.parameters, self.phase.average) if self.phase.average else None
-        self.best, self.stale = math.inf, 0
-        self.best_state: dict[str, Tensor] = {}
-        self.started: Tensor | None = (
-            None  # errors of rows at the exact start, where later epochs must be clearly better
-        )
-        self.bad_in_a_row = 0
-        self.steps, self.bad_steps = 0, 0
+        self.best = BestEpoch(trainer.settings.patience, trainer.settings.tolerance)
+        self.steps = Steps()
         self.last_good: tuple[list[Tensor], dict[str, Tensor]] | None = None
 
     def run(self, saved: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
@@ -275,7 +282,7 @@ class PhaseRun:
             raise TrainingError(self._stop_message(f"a Cholesky factor failed ({error})")) from None
 
     def _run(self, saved: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
-        trainer, phase = self.trainer, self.phase
+        trainer = self.trainer
         first = self._load(*saved) if saved else 0
         # All processes start from the same numbers, even if machines draw or restore them differently.
         trainer.world.broadcast_([*trainer.model.state_dict().values(), *self.inference.state_dict().values()])
@@ -283,23 +290,28 @@ class PhaseRun:
         self.inference.start(replace(self.data, seed=None), trainer.weights)
         if self._takes_best and first == 0:
             trainer.best_epoch = None
-            self.started = self._validate(0).errors
-        last = phase.epochs
-        if phase.until_best and trainer.best_epoch is not None:
-            last = min(last, trainer.best_epoch)
-            if trainer.world.first:
-                log.info("phase %r runs for %d epochs, the best number on the held-out rows", phase.name, last)
-        done = first
-        while done < last and not self._out_of_patience():
+            self.best.start = self._validate(0).errors
+        done, last = first, self._last_epoch()
+        while done < last and not self.best.out_of_patience:
             seed = derive_seed(trainer.settings.seed, self.number, done)
             epoch = replace(self.data, seed=seed, tick=self.progress.tick)
             with self._with_tensors_of_others() if saved and done == first else contextlib.nullcontext():
                 self._epoch(epoch, done)
             done += 1
             self._remember(done)
-            meta = {"phase": self.number, "epoch": done, "best": self.best, "stale": self.stale}
-            trainer.checkpoint(self._state(), meta | {"steps": self.steps, "bad_steps": self.bad_steps}, due=False)
+            meta = {"phase": self.number, "epoch": done} | self.best.to_json() | self.steps.to_json()
+            trainer.checkpoint(self._state(), meta, due=False)
         self._finish()
+
+    def _last_epoch(self) -> int:
+        """How many epochs the phase runs for, if patience does not end it."""
+        phase, trainer = self.phase, self.trainer
+        if not phase.until_best or trainer.best_epoch is None:
+            return phase.epochs
+        last = min(phase.epochs, trainer.best_epoch)
+        if trainer.world.first:
+            log.info("phase %r runs for %d epochs, the best number on the held-out rows", phase.name, last)
+        return last
 
     @contextlib.contextmanager
     def _with_tensors_of_others(self) -> Iterator[None]:
@@ -330,7 +342,7 @@ class PhaseRun:
             raise TrainingError("no epoch of this phase was good")
         parameters, state = self.last_good
         for name, value in state.items():
-            _assign(self.inference, name, value)
+            assign(self.inference, name, value)
         for parameter, value in zip(self.parameters, parameters, strict=True):
             parameter.copy_(value)
         self._train_all_again()
@@ -364,47 +376,39 @@ class PhaseRun:
 
     def _step(self, terms: LossTerms, progress: float) -> dict[str, Tensor]:
         """Step the groups that do not wait; returns the terms, summed over processes."""
-        rate = self.phase.rate(progress)
-        for group in self.optimizer.param_groups:
-            # Rates are per batch: a step of the prior that stands for several batches is that many times larger.
-            group["lr"] = group["base"] * rate * (terms.gathered if group["prior"] else 1)
+        self._set_rates(progress, terms.gathered)
         if all(p.grad is None for p in self.parameters):
             raise TrainingError(
                 f"phase {self.phase.name!r} trains {', '.join(self.trained)}, but {self.phase.kind.name} gave none of "
                 "them a gradient; correct the lr of the phase, or call backward() before you yield"
             )
-        waiting = [p for name in terms.waiting for p in self.trained.get(name, [])]
-        held = [p.grad for p in waiting]
-        for parameter in waiting:
-            parameter.grad = None  # the optimiser skips it
         values = terms.named()
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        self.trainer.world.sum_([*gradients, *values.values()])
-        # The sum of a tensor is finite only if all its entries are: one number to check per tensor.
-        sums = [gradient.sum() for gradient in gradients]
-        self.steps += 1
-        if all(math.isfinite(float(value)) for value in (*values.values(), *sums)):
-            self.optimizer.step()
-            self.bad_in_a_row = 0
-            if self.average:
-                self.average.update()
-        else:
-            self._count_bad(values)
-        self.optimizer.zero_grad()
-        for parameter, gradient in zip(waiting, held, strict=True):
-            parameter.grad = gradient
+        with _without_gradients([p for name in terms.waiting for p in self.trained.get(name, [])]):
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            self.trainer.world.sum_([*gradients, *values.values()])
+            # The sum of a tensor is finite only if all its entries are: one number to check per tensor.
+            sums = [gradient.sum() for gradient in gradients]
+            if all(math.isfinite(float(value)) for value in (*values.values(), *sums)):
+                self.steps.count_good()
+                self.optimizer.step()
+                if self.average:
+                    self.average.update()
+            else:
+                self.trainer.skipped_steps += 1
+                failure = self.steps.count_bad([name for name, value in values.items() if not torch.isfinite(value)])
+                if failure:
+                    raise TrainingError(self._stop_message(failure))
+            self.optimizer.zero_grad()
         return values
 
-    def _count_bad(self, values: dict[str, Tensor]) -> None:
-        self.trainer.skipped_steps += 1
-        self.bad_steps += 1
-        self.bad_in_a_row += 1
-        bad = [name for name, value in values.items() if not torch.isfinite(value)]
-        what = f"{', '.join(bad)} was not finite" if bad else "the gradient was not finite"
-        if self.bad_in_a_row >= MAX_BAD_STEPS:
-            raise TrainingError(self._stop_message(f"{what} in {MAX_BAD_STEPS} steps in a row"))
-        if self.bad_steps > max(MAX_BAD_STEPS, MAX_BAD_SHARE * self.steps):
-            raise TrainingError(self._stop_message(f"{what} in {self.bad_steps} of {self.steps} steps"))
+    def _set_rates(self, progress: float, gathered: int) -> None:
+        """Learning rates at `progress` in [0, 1) through the phase.
+
+        They are per batch: a step of kernel and noise that stands for several batches is that many times larger.
+        """
+        rate = self.phase.rate(progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["base"] * rate * (gathered if group["prior"] else 1)
 
     def _stop_message(self, what: str) -> str:
         folder = self.trainer.folder
@@ -420,20 +424,12 @@ class PhaseRun:
         if self.average:
             self.average.swap()
         validated = self.trainer.validate(self.inference, replace(self.data, seed=None))
-        if len(validated.errors) and self.trainer.settings.patience is not None:
-            self._judge(validated.errors, done)
+        if self.best.improved_by(validated.errors):
+            self.best.state = {name: tensor.clone() for name, tensor in self._learned().items()}
+            self.trainer.best_epoch = done
         if self.average:
             self.average.swap()
         return validated
-
-    def _judge(self, errors: Tensor, done: int) -> None:
-        """Keep the current state if its errors are the least so far, or count it against the patience."""
-        mean = float(errors.mean())
-        if mean < self.best and (self.started is None or clearly_less(errors, self.started)):
-            self.best, self.stale, self.trainer.best_epoch = mean, 0, done
-            self.best_state = {name: tensor.clone() for name, tensor in self._learned().items()}
-        elif mean > (1.0 + self.trainer.settings.tolerance) * self.best:
-            self.stale += 1
 
     @property
     def _judged(self) -> bool:
@@ -445,20 +441,16 @@ class PhaseRun:
         """Whether the best epoch of this phase decides how long a later one goes."""
         return self._judged and self.phase.held_out and any(phase.until_best for phase in self.trainer.phases)
 
-    def _out_of_patience(self) -> bool:
-        patience = self.trainer.settings.patience
-        return patience is not None and self.stale > patience
-
     def _finish(self) -> None:
         """Load the averaged or best parameters, condition q(B), and save."""
-        if self.bad_steps > self.steps // 2:
-            raise TrainingError(self._stop_message(f"{self.bad_steps} of {self.steps} gradients were not finite"))
+        if self.steps.bad > self.steps.total // 2:
+            raise TrainingError(self._stop_message(f"{self.steps.bad} of {self.steps.total} gradients were not finite"))
         if self.average:
             self.average.swap()
-        last_is_best = self.trainer.settings.tolerance > 0.0 and not self._takes_best
-        if self.best_state and (not last_is_best or self._out_of_patience()):
-            self.trainer.model.load_state_dict(under("model", self.best_state))
-            self.inference.load_state_dict(under("inference", self.best_state))
+        keeps_last = self.trainer.settings.tolerance > 0.0 and not self._takes_best and not self.best.out_of_patience
+        if self.best.state and not keeps_last:
+            self.trainer.model.load_state_dict(under("model", self.best.state))
+            self.inference.load_state_dict(under("inference", self.best.state))
         weights = self.inference.weights(replace(self.data, seed=None))
         weights = weights if weights is not None else self.trainer.weights
         if self.trainer.answers_are_finite(weights) is False:
@@ -467,7 +459,7 @@ class PhaseRun:
         self._train_all_again()
         if self.phase.held_out and self.trainer.measure is not None and self.trainer.weights is not None:
             self.trainer.measured = self.trainer.measure(self.trainer.weights)
-        meta = {"phase": self.number + 1, "epoch": 0, "best": math.inf, "stale": 0, "steps": 0, "bad_steps": 0}
+        meta = {"phase": self.number + 1, "epoch": 0} | BestEpoch().to_json() | Steps().to_json()
         self.trainer.checkpoint({}, meta, due=True)
 
     def _train_all_again(self) -> None:
@@ -480,12 +472,10 @@ class PhaseRun:
 
     def _state(self) -> dict[str, Tensor]:
         state = with_prefix("inference", self.inference.state_dict())
-        for number, entries in self.optimizer.state_dict()["state"].items():
-            state |= {f"optimizer.{number}.{name}": value for name, value in entries.items()}
+        state |= with_prefix("optimizer", optimizer_tensors(self.optimizer))
         if self.average:
             state |= with_prefix("average", self.average.state())
-        state |= {} if self.started is None else {"started": self.started}
-        return state | with_prefix("best", self.best_state)
+        return state | self.best.tensors()
 
     def _load(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> int:
         """Restore this phase from a checkpoint; returns the number of epochs already done."""
@@ -494,63 +484,21 @@ class PhaseRun:
             return 0
         with checked_content(self.trainer.folder.path / CHECKPOINT):
             for name, value in under("inference", tensors).items():
-                _assign(self.inference, name, value)
-            self._load_optimizer(under("optimizer", tensors))
+                assign(self.inference, name, value)
+            load_optimizer(self.optimizer, self.parameters, under("optimizer", tensors))
             if self.average:
                 self.average.load(under("average", tensors))
-            self.best_state, self.started = under("best", tensors), tensors.get("started")
-            self.best, self.stale = float(meta["best"]), meta["stale"]
-            self.steps, self.bad_steps = meta["steps"], meta["bad_steps"]
+            self.best.load(tensors, meta)
+            self.steps.load(meta)
         return int(meta["epoch"])
 
-    def _load_optimizer(self, tensors: dict[str, Tensor]) -> None:
-        entries: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            number, key = name.split(".", 1)
-            entries.setdefault(int(number), {})[key] = value
-        for place, entry in entries.items():
-            if entry.keys() != {"step", "exp_avg", "exp_avg_sq"} or not 0 <= place < len(self.parameters):
-                raise ValueError(f"entry {place} of the optimiser has {sorted(entry)}")
-            if entry["step"].ndim or entry["step"] < 0 or (entry["exp_avg_sq"] < 0).any():
-                raise ValueError(f"entry {place} of the optimiser has negative counts or squares")
-        self.optimizer.load_state_dict({"state": entries, "param_groups": self.optimizer.state_dict()["param_groups"]})
-        for parameter, state in self.optimizer.state.items():
-            for name in state.keys() - {"step"}:
-                if state[name].shape != parameter.shape or state[name].dtype != parameter.dtype:
-                    raise ValueError(f"{name} of the optimiser has shape {tuple(state[name].shape)}")
-                # The fused step reads memory in order: moments need the memory layout of their parameter.
-                state[name] = torch.empty_like(parameter).copy_(state[name])
 
-
-def _assign(module: nn.Module, name: str, value: Tensor) -> None:
-    """Set the values of a parameter, or a buffer, whose shape may differ from the new one."""
-    *path, last = name.split(".")
-    owner = module.get_submodule(".".join(path))
-    current = getattr(owner, last)
-    if isinstance(current, nn.Parameter):
-        if current.shape != value.shape or current.dtype != value.dtype:
-            raise ValueError(f"{name} has shape {tuple(value.shape)}")
-        with torch.no_grad():
-            current.copy_(value)
-    else:
-        if current.dtype != value.dtype:
-            raise ValueError(f"{name} is {value.dtype}")
-        setattr(owner, last, value.to(current.device))
-
-
-def _check_numbers(meta: dict[str, Any], n_phases: int) -> None:
-    """Raise ValueError unless the numbers that training resumes from are valid."""
-    for name in ("phase", "epoch", "metrics", "skipped", "stale", "steps", "bad_steps"):
-        value, most = meta[name], n_phases if name == "phase" else math.inf
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise ValueError(f"{name} is {value!r}")
-    for name in ("seconds", "cpu_seconds"):
-        if not (isinstance(meta[name], float) and 0.0 <= meta[name] < math.inf):
-            raise ValueError(f"{name} is {meta[name]!r}")
-    best_epoch = meta["best_epoch"]
-    if best_epoch is not None and (type(best_epoch) is not int or best_epoch < 0):
-        raise ValueError(f"best_epoch is {best_epoch!r:.80}")
-    if meta["measured"] is not None and not isinstance(meta["measured"], dict):
-        raise ValueError(f"measured is {meta['measured']!r:.80}")
-    if not isinstance(meta["best"], float) or math.isnan(meta["best"]):
-        raise ValueError(f"best is {meta['best']!r}")
+@contextlib.contextmanager
+def _without_gradients(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Inside the context these parameters have no gradient, so that the optimiser skips them; theirs come back."""
+    kept = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    yield
+    for parameter, gradient in zip(parameters, kept, strict=True):
+        parameter.grad = gradient

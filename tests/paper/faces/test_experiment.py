@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from gppvae.cli import app
 from gppvae.data.image_set import ImageSet
 from gppvae.estimator import GPPVAE
+from gppvae.estimator.choices import SCHEDULES
 from gppvae.paper.comparison import methods as method_module
 from gppvae.paper.comparison.learned import learned_arrays, learned_facts, normalised
 from gppvae.paper.comparison.run import Plan, predictions, run
@@ -35,7 +36,7 @@ def tiny_setup() -> FaceSetup:
     return FaceSetup(
         "faces", "faces", 6, "Learned(object, 3) * FreeForm(pose)", select_epochs=1, warmup_epochs=1, epochs=2,
         gp_steps=2, dis_gp_steps=3, exact_steps=1, global_epochs=1, grid=(0.01, 0.04), most_values=3,
-        batch_size=16, n_draws=2, validate_every=1,
+        batch_size=16, n_draws=2, validate_every=1, default_kernel="Learned(object, 3) * FreeForm(pose)",
     )  # fmt: skip
 
 
@@ -57,7 +58,10 @@ def question(faces: ImageSet) -> Task:
 def finished(question: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("faces")
     plan = Plan("images", tiny_setup(), tiny_recipe(), METHODS, (0,), select=True, data={"size": SIZE})
-    return folder, plan, run(folder, plan, question, progress=False, say=lambda line: None)
+    with pytest.MonkeyPatch.context() as patch:  # defaults are trained for a few steps only
+        usual = SCHEDULES["leave_out", "image"]
+        patch.setitem(SCHEDULES, ("leave_out", "image"), dataclasses.replace(usual, least=4, most=4))
+        return folder, plan, run(folder, plan, question, progress=False, say=lambda line: None)
 
 
 def keys(part: ImageSet) -> set[tuple[str, str]]:
@@ -145,6 +149,37 @@ def test_interrupted_fit_continues(
 
 
 # -- the data
+
+
+def test_mirror_images_are_other_people_in_mirrored_poses(question: Task) -> None:
+    both, train = question.mirrored, question.train
+    n = len(train.table)
+    assert len(both.table) == 2 * n and both.images.dtype == train.images.dtype
+    turned = {"L": "R", "R": "L", "F": "F"}
+    for i, row in enumerate(train.table.itertuples()):
+        image, double = both.images[n + i], both.table.iloc[n + i]
+        assert double["pose"] == row.pose[:-1] + turned[row.pose[-1]] and double["angle"] == -row.angle
+        assert double["object"] == f"{row.object}, mirrored"
+        for column in range(SIZE):
+            np.testing.assert_array_equal(image[:, :, column], train.images[i][:, :, SIZE - 1 - column])
+    np.testing.assert_array_equal(both.images[:n], train.images)
+
+
+def test_another_draw_holds_other_images_out(faces: ImageSet, question: Task) -> None:
+    other = FaceRequest(draw=2)
+    assert other.name == "faces_heads_images_draw2" and other.plan().data["draw"] == 2
+    asked = task("generated heads", faces, "images", 2).test
+    assert keys(asked) != keys(question.test)
+
+
+def test_a_row_of_defaults_needs_a_kernel(question: Task, tmp_path: Path) -> None:
+    without = dataclasses.replace(tiny_setup(), default_kernel=None)
+    plan = Plan("images", without, tiny_recipe(), ("default",), (0,), select=False)
+    with pytest.raises(ValueError, match="the method default needs a kernel"):
+        run(tmp_path, plan, question, progress=False, say=lambda line: None)
+    plain = dataclasses.replace(question, mirrored=None)
+    with pytest.raises(ValueError, match="mirrored needs views that are mirror images"):
+        run(tmp_path, dataclasses.replace(plan, methods=("mirrored",)), plain, progress=False, say=lambda line: None)
 
 
 def test_image_split_leaves_poses_out_that_others_show(faces: ImageSet, question: Task) -> None:

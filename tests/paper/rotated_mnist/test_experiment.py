@@ -21,7 +21,7 @@ from gppvae.paper.comparison.task import Task
 from gppvae.paper.comparison.tradeoff import validation_bounds
 from gppvae.paper.pages.comparison import mse_text, write_page
 from gppvae.paper.pages.rotated_mnist import WORDS
-from gppvae.paper.reproduce import QUICK_DIGIT_METHODS, Request
+from gppvae.paper.reproduce import DIGIT_METHODS, QUICK_DIGIT_METHODS, Request
 from gppvae.paper.rotated_mnist.data import data_facts, load_split, task
 from gppvae.paper.rotated_mnist.recipes import global_recipe, setup
 
@@ -52,13 +52,13 @@ def question(digits: RotatedDigits) -> Task:
 @pytest.fixture(scope="module")
 def finished(question: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("experiment")
-    plan = Plan("paper", tiny_setup(), global_recipe("paper", 1), tuple(METHODS), (0, 1), select=True)
+    plan = Plan("paper", tiny_setup(), global_recipe("paper", 1), DIGIT_METHODS, (0, 1), select=True)
     return folder, plan, run(folder, plan, question, progress=False, say=lambda line: None)
 
 
 def test_every_method_reports_its_images(finished: tuple[Path, Plan, dict[str, Any]], digits: RotatedDigits) -> None:
     folder, _, content = finished
-    assert list(content["methods"]) == list(METHODS)
+    assert list(content["methods"]) == list(DIGIT_METHODS)
     for name, method in content["methods"].items():
         assert method["mean_decoded"]["seeds"] == [0, 1]
         for seed in (0, 1):
@@ -109,12 +109,12 @@ def test_finished_methods_are_not_run_again(
     def fail(*args: Any) -> None:
         raise AssertionError("a finished method ran again")
 
-    for name in METHODS:
+    for name in DIGIT_METHODS:
         monkeypatch.setitem(METHODS, name, (METHODS[name][0], fail))
     heard: list[str] = []
     again = run(folder, plan, question, progress=False, say=heard.append)
     assert again["methods"] == content["methods"]
-    assert len(heard) == 2 * len(METHODS)
+    assert len(heard) == 2 * len(DIGIT_METHODS)
     assert all("finished before" in line for line in heard)
 
 

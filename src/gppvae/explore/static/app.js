@@ -35,7 +35,8 @@ async function share() {
 
 function about() {
   const size = facts.images ? `pictures of ${facts.shape[2]} x ${facts.shape[1]}` : `${facts.shape[0]} values per sample`;
-  $("about").textContent = `${facts.cells} rows, ${size}, gppvae ${facts.version}`;
+  const members = facts.members > 1 ? `, an ensemble of ${facts.members} networks` : "";
+  $("about").textContent = `${facts.cells} rows, ${size}${members}, gppvae ${facts.version}`;
 }
 
 async function start() {

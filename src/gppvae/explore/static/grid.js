@@ -37,18 +37,18 @@ function arrange() {
   let height, cellH = 0, cellW = 0, width = wide;
   if (y.levels) {
     cellH = Math.max(11, Math.min(24, 260 / y.levels.length));
-    height = top + cellH * y.levels.length + bottom;
+    height = top + cellH * y.levels.length;
   } else {
-    height = Math.min(320, wide * 0.72);
+    height = Math.min(320, wide * 0.72) - bottom;
   }
   if (x.levels) {
     cellW = Math.max(7, Math.min(46, (wide - left - 6) / x.levels.length));
     width = Math.max(wide, left + cellW * x.levels.length + 6);
   }
-  const toX = x.span ? scale(x.span, [left, width - 8]) : null, toY = y.span ? scale(y.span, [height - bottom, top]) : null;
+  const toX = x.span ? scale(x.span, [left, width - 8]) : null, toY = y.span ? scale(y.span, [height, top]) : null;
   const px = value => (toX ? toX(value) : left + (x.index(value) + 0.5) * cellW);
   const py = value => (toY ? toY(value) : top + (y.index(value) + 0.5) * cellH);
-  layout = {y, x, left, bottom, top, height, width, cellH, cellW, px, py, toX, toY, rest: height - bottom};
+  layout = {y, x, left, bottom, top, height, width, cellH, cellW, px, py, toX, toY};
   layout.cells = new Map();
   for (let cell = 0; cell < facts.cells; cell++) {
     const vx = valueAt(state.x, cell), vy = valueAt(state.y, cell);
@@ -76,8 +76,8 @@ function shadeOf(key, cell) {
 
 const mapName = () => (state.colour === "error" ? "viridis" : "magma");
 
-function draw(pen) {
-  const {y, x, left, top, rest, cellH, cellW, px, py, width} = layout, soft = colour("soft");
+function drawCells(pen) {
+  const {y, x, left, top, height, cellH, cellW, px, py, width} = layout, soft = colour("soft");
   const known = values ? [...values.cells.values(), ...values.gaps.values()].filter(Number.isFinite) : [];
   const [low, high] = range(known);
   const fillOf = (key, cell) => {
@@ -97,7 +97,7 @@ function draw(pen) {
     }
   } else {
     if (y.levels) y.levels.forEach((_, i) => pen.rect(left, top + (i + 0.5) * cellH, width - left - 8, 1, {fill: colour("line")}));
-    else pen.rect(left, top, width - left - 8, rest - top, {fill: colour("paper"), stroke: colour("line")});
+    else pen.rect(left, top, width - left - 8, height - top - 1, {fill: colour("paper"), stroke: colour("line")});
     for (const [key, [cell]] of layout.cells) {
       const held = facts.table.status[cell] === 2, r = Math.min(5, cellH ? cellH * 0.36 : 5);
       pen.ellipse(px(valueAt(state.x, cell)), py(valueAt(state.y, cell)), r, r,
@@ -108,14 +108,18 @@ function draw(pen) {
     const every = Math.ceil(11 / cellH);
     y.levels.forEach((level, i) => { if (i % every === 0) pen.text(elided(level, left - 10), left - 6, top + (i + 0.5) * cellH, {anchor: "end", fill: level === String(state.row[state.y]) ? colour("ink") : soft}); });
   } else for (const tick of ticks(...y.span, 5)) pen.text(short(tick), left - 6, py(tick), {anchor: "end"});
+  if (!y.levels) pen.text(state.y, 8, (top + height) / 2, {anchor: "middle", turn: -90, fill: colour("ink")});
+  mark(pen, state.row, colour("ink"), 2);
+  if (hovered) mark(pen, hovered, colour("ink"), 1);
+}
+
+function drawAxis(pen, rest) {  // below the cells; on the screen it stays in sight when they scroll
+  const {x, left, cellW, px, width} = layout;
   if (x.levels) {
     const longest = Math.max(...x.levels.map(level => level.length)), every = Math.max(1, Math.ceil((Math.min(longest, 12) * 6.2 + 6) / cellW));
     x.levels.forEach((level, i) => { if (i % every === 0) pen.text(elided(level, 80), left + (i + 0.5) * cellW, rest + 10, {anchor: "middle"}); });
   } else for (const tick of ticks(...x.span, 6)) pen.text(short(tick), px(tick), rest + 10, {anchor: "middle"});
   pen.text(state.x, (left + (x.levels ? left + cellW * x.levels.length : width - 8)) / 2, rest + 25, {anchor: "middle", fill: colour("ink")});
-  if (!y.levels) pen.text(state.y, 8, (top + rest) / 2, {anchor: "middle", turn: -90, fill: colour("ink")});
-  mark(pen, state.row, colour("ink"), 2);
-  if (hovered) mark(pen, hovered, colour("ink"), 1);
 }
 
 function mark(pen, row, stroke, width) {
@@ -144,8 +148,8 @@ function between(value) {
 
 function at(event) {
   const box = $("grid").getBoundingClientRect(), mx = event.clientX - box.left, my = event.clientY - box.top;
-  const {y, x, left, top, cellW, cellH, px, py, toX, toY, rest, width} = layout;
-  if (mx < left || my < top || my > rest || mx > width) return null;
+  const {y, x, left, top, cellW, cellH, px, py, toX, toY, height, width} = layout;
+  if (mx < left || my < top || my > height || mx > width) return null;
   if (y.levels && x.levels) {
     const ix = Math.floor((mx - left) / cellW), iy = Math.floor((my - top) / cellH);
     if (ix >= x.levels.length || iy >= y.levels.length) return null;
@@ -166,7 +170,8 @@ function at(event) {
 
 export function render() {
   if (!layout) arrange();
-  draw(new CanvasPen($("grid"), layout.width, layout.height));
+  drawCells(new CanvasPen($("grid"), layout.width, layout.height));
+  drawAxis(new CanvasPen($("grid-axis"), layout.width, layout.bottom), 0);
 }
 
 function legend() {
@@ -276,7 +281,7 @@ function reveal() {  // scrolls to the chosen row when another one was chosen
   const number = layout.y.levels ? layout.y.index(value) : -1, scroll = $("grid-scroll");
   if (number < 0) return;
   const place = layout.top + number * layout.cellH;
-  if (place < scroll.scrollTop || place + layout.cellH > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = place - scroll.clientHeight / 2;
+  if (place < scroll.scrollTop || place + layout.cellH > scroll.scrollTop + scroll.clientHeight - layout.bottom) scroll.scrollTop = place - scroll.clientHeight / 2;
 }
 
 export function startGrid() {
@@ -307,8 +312,8 @@ export function startGrid() {
   };
   addSave("table-panel", {
     name: "table",
-    size: () => [layout.width, layout.height],
-    figure: draw,
+    size: () => [layout.width, layout.height + layout.bottom],
+    figure: pen => { drawCells(pen); drawAxis(pen, layout.height); },
     rows: () => {
       const names = Object.keys(facts.table.columns), extra = state.colour === "status" ? [] : [state.colour];
       const body = facts.table.status.map((status, cell) => [...names.map(name => valueAt(name, cell)), facts.has_table ? WORDS[status] : "",
@@ -319,8 +324,8 @@ export function startGrid() {
       }) : [];
       return [[...names, "status", ...extra], ...body, ...gaps];
     },
-    python: () => pythonStart() + (state.off.size
-      ? `\nfrom gppvae.explore.live import Live\nLive(model).spread(table, ${pythonOff()})  # uncertainty of each row of your table`
+    python: () => pythonStart(...(state.off.size ? ["gppvae.explore.live import Live"] : [])) + (state.off.size
+      ? `\nLive(model).spread(table, ${pythonOff()})  # uncertainty of each row of your table`
       : "\n# table: your DataFrame; samples: as the model was fitted to\n" +
         "uncertainty = (model.predict(table, n_samples=8).std ** 2).reshape(len(table), -1).mean(1) ** 0.5\n" +
         "error = ((samples - model.predict(table).mean) ** 2).reshape(len(table), -1).mean(1) ** 0.5"),

@@ -1,6 +1,6 @@
 // The kernel as written; each term a chip that can be switched off, each part with what it learned.
 
-import {CanvasPen, colour, elided, mapped, range, short} from "./pen.js";
+import {CanvasPen, colour, elided, mapped, range, scale, short, ticks} from "./pen.js";
 import {$, ask, change, facts, make, onChange, state, termKey} from "./state.js";
 import {addSave, pythonStart} from "./save.js";
 import {hideTip, showTip} from "./tip.js";
@@ -17,6 +17,12 @@ export function toggle(key) {
 
 export const termKeys = () => facts.groups.flatMap(group => group.terms.map(term => termKey(term.name)));
 
+// One number, or from the least to the largest where the members of an ensemble differ.
+function span(values) {
+  const [low, high] = range(values).map(short);
+  return low === high ? low : `${low} to ${high}`;
+}
+
 function bar(share) {
   const inner = make("i"), outer = make("div", {className: "bar"}, inner);
   inner.style.width = `${100 * Math.max(0, Math.min(1, share))}%`;
@@ -26,7 +32,7 @@ function bar(share) {
 function chip(term) {
   const key = termKey(term.name), on = !state.off.has(key);
   const parts = make("div", {className: "parts"});
-  if (Math.abs(term.amplitude - 1) > 1e-9) parts.append(`${short(term.amplitude)} ×`);
+  if (term.amplitudes.some(value => Math.abs(value - 1) > 1e-9)) parts.append(`${span(term.amplitudes)} ×`);
   term.leaves.forEach((number, i) => {
     const leaf = facts.leaves[number];
     if (i) parts.append("×");
@@ -56,7 +62,8 @@ function chips() {
     found.push(...group.terms.map(chip));
   });
   const noise = facts.groups.map(group => (group.kernel ? short(group.alpha) : "1")).join(", ");
-  found.push(make("p", {className: "hint", textContent: `Latent noise, in no term: variance ${noise}.`}));
+  found.push(make("p", {className: "hint", textContent: `Noise of the latents, in no term: variance ${noise}.`}));
+  if (facts.members > 1) found.push(make("p", {className: "hint", textContent: `Ranges are over the ${facts.members} networks of the ensemble; covariances are means over them.`}));
   $("chips").replaceChildren(...found);
   $("chip-hint").hidden = !termKeys().length;
 }
@@ -81,10 +88,45 @@ const leftOf = labels => Math.min(86, 8 + 6.2 * Math.max(...labels.map(label => 
 
 function size() {
   const width = Math.max(220, Math.min(440, $("kernel-panel").clientWidth - 34));
+  if (isMap()) return [width, Math.round(width * 0.85)];
   return [width, width - leftOf(matrix.labels) - 4 + TOP + BOTTOM];
 }
 
-function draw(pen, [width]) {
+const isMap = () => matrix.values && matrix.values.shape[1] === 2;
+const placeOf = i => [matrix.values[2 * i], matrix.values[2 * i + 1]];
+
+// Of all places the one nearest to the chosen row, in units of their ranges.
+function ownPlace() {
+  const at = facts.leaves[state.leaf].columns.map(name => state.row[name]);
+  const spans = [0, 1].map(axis => range(matrix.labels.map((_, i) => placeOf(i)[axis])));
+  let best = 0, least = Infinity;
+  matrix.labels.forEach((_, i) => {
+    const apart = placeOf(i).reduce((sum, value, axis) => sum + ((value - at[axis]) / (spans[axis][1] - spans[axis][0] || 1)) ** 2, 0);
+    if (apart < least) { least = apart; best = i; }
+  });
+  return best;
+}
+
+function drawMap(pen, [width, height]) {
+  const columns = facts.leaves[state.leaf].columns, n = matrix.labels.length, own = ownPlace(), left = 48, bottom = 34;
+  const [spanX, spanY] = [0, 1].map(axis => {
+    const [low, high] = range(matrix.labels.map((_, i) => placeOf(i)[axis])), room = 0.04 * (high - low) || 1;
+    return [low - room, high + room];
+  });
+  const px = scale(spanX, [left, width - 6]), py = scale(spanY, [height - bottom, TOP]);
+  const most = Math.max(...matrix.matrix.map(Math.abs)) || 1, low = range(matrix.matrix)[0];
+  pen.rect(left, TOP, width - 6 - left, height - bottom - TOP, {fill: colour("paper"), stroke: colour("line")});
+  for (const tick of ticks(...spanX, 5)) pen.text(short(tick), px(tick), height - bottom + 10, {anchor: "middle"});
+  for (const tick of ticks(...spanY, 5)) pen.text(short(tick), left - 5, py(tick), {anchor: "end"});
+  pen.text(columns[0], (left + width) / 2, height - 9, {anchor: "middle", fill: colour("ink")});
+  pen.text(columns[1], 8, (height - bottom) / 2, {anchor: "middle", turn: -90, fill: colour("ink")});
+  place = {map: matrix.labels.map((_, i) => [px(placeOf(i)[0]), py(placeOf(i)[1])]), n, own};
+  place.map.forEach(([x, y], i) => pen.ellipse(x, y, 5, 5, {fill: tone(matrix.matrix[own * n + i], low, most), stroke: colour("paper"), width: 0.75}));
+  pen.ellipse(...place.map[own], 8, 8, {stroke: colour("mark"), width: 2});
+}
+
+function draw(pen, [width, height]) {
+  if (isMap()) { drawMap(pen, [width, height]); return; }
   const labels = matrix.labels, n = labels.length, longest = Math.max(...labels.map(label => label.length));
   const left = leftOf(labels), cell = (width - left - 4) / n;
   const most = Math.max(...matrix.matrix.map(Math.abs)) || 1, low = range(matrix.matrix)[0];
@@ -113,7 +155,7 @@ function tone(value, low, most) {
 function render() {
   const leaf = facts.leaves[state.leaf], canvas = $("covariance");
   canvas.hidden = $("covariance-legend").hidden = !matrix;
-  $("covariance-title").textContent = matrix ? `Covariance of ${leaf.text}` : "";
+  $("covariance-title").textContent = matrix ? `Covariance of ${leaf.text}${isMap() ? " with the place marked" : ""}` : "";
   if (!matrix) return;
   draw(new CanvasPen(canvas, ...size()), size());
   const bar = make("canvas"), pen = new CanvasPen(bar, 100, 10), [low, high] = range(matrix.matrix), most = Math.max(Math.abs(low), Math.abs(high)) || 1;
@@ -125,6 +167,11 @@ function render() {
 function under(event) {
   if (!matrix || !place) return null;
   const box = $("covariance").getBoundingClientRect();
+  if (place.map) {
+    const near = place.map.map(([x, y]) => Math.hypot(event.clientX - box.left - x, event.clientY - box.top - y));
+    const i = near.indexOf(Math.min(...near));
+    return near[i] < 12 ? [place.own, i] : null;
+  }
   const j = Math.floor((event.clientX - box.left - place.left) / place.cell), i = Math.floor((event.clientY - box.top - TOP) / place.cell);
   return i >= 0 && j >= 0 && i < place.n && j < place.n ? [i, j] : null;
 }
@@ -146,15 +193,15 @@ export function startKernel() {
     size: () => (matrix ? size() : [300, 40]),
     figure: pen => (matrix ? draw(pen, size()) : pen.text(facts.kernel, 6, 20)),
     rows: () => {
-      const terms = facts.groups.flatMap(group => group.terms.map(term => ["term", term.text, term.amplitude, term.share, term.leaves.map(i => facts.leaves[i].learned).join("; ")]));
+      const terms = facts.groups.flatMap(group => group.terms.map(term => ["term", term.text, term.amplitudes.join("; "), term.share, term.leaves.map(i => facts.leaves[i].learned).join("; ")]));
       const noise = ["latent noise", "", facts.groups.map(group => group.alpha).join("; "), "", ""];
       const table = matrix ? [[], [`covariance of ${facts.leaves[state.leaf].text}`, ...matrix.labels],
         ...matrix.labels.map((label, i) => [label, ...matrix.matrix.subarray(i * matrix.labels.length, (i + 1) * matrix.labels.length)])] : [];
       return [["what", "text", "amplitude", "share", "learned"], ...terms, noise, ...table];
     },
-    python: () => `${pythonStart()}from gppvae.explore.columns import columns_of\nfrom gppvae.explore.terms import covariance_of\n\n` +
+    python: () => `${pythonStart("gppvae.explore.columns import columns_of", "gppvae.explore.terms import covariance_of")}\n` +
       "shares = [term.latent_share for term in model.explain(table, n_rows=1000).terms]  # table: your DataFrame\n" +
-      `found = covariance_of(model.prior_.leaves()[${state.leaf}], columns_of(model.prior_))  # labels and matrix`,
+      `found = covariance_of(model.prior_.leaves_by_member()[${state.leaf}], columns_of(model.prior_))  # labels and matrix`,
   });
   onChange(what => {
     if (what === "data" || what === "address" || what === "off" || leaf !== state.leaf) chips();

@@ -161,7 +161,7 @@ export function startLatents() {
       const column = columnOf(state.slide);
       const rows = column ? `at = np.linspace(${column.span.join(", ")}, 61)\nrows = {${facts.columns.map(({name}) =>
         `${literal(name)}: ${name === state.slide ? "at" : `[${literal(state.row[name])}] * len(at)`}`).join(", ")}}` : `rows = ${pythonRow()}`;
-      return `${column ? "import numpy as np\n" : ""}${pythonStart()}from gppvae.explore.live import Live\n\n${rows}\n` +
+      return `${column ? "import numpy as np\n" : ""}${pythonStart("gppvae.explore.live import Live")}\n${rows}\n` +
         `mean, std = Live(model).latents(rows${state.off.size ? `, ${pythonOff()}` : ""})  # of f; model.predict_latent(rows) adds the latent noise`;
     },
   });

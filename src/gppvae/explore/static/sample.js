@@ -108,21 +108,23 @@ const nameOf = i => facts.names[i] || `value ${i + 1}`;
 let curve = null;
 
 function drawCurve(pen, [width, height]) {
-  const n = frame.mean.length, few = n <= 30, left = 52, right = 12, top = 26;
+  const n = frame.mean.length, few = n <= 30, own = state.own && facts.scales, left = own ? 58 : 52, right = 12, top = 26;
   const longest = few ? Math.max(...Array.from({length: n}, (_, i) => nameOf(i).length)) : 0, turned = few && longest * 6.2 > (width - left) / n;
-  const bottom = turned ? Math.min(90, 16 + 5.2 * longest) : 36, to = state.log ? v => Math.log10(Math.max(v, 0) + 1) : v => v;
+  const bottom = turned ? Math.min(90, 16 + 5.2 * longest) : 36, log = state.log && !own;
+  const to = own ? (v, i) => (v - own[0][i]) / own[1][i] : log ? v => Math.log10(Math.max(v, 0) + 1) : v => v;
   const least = facts.counts ? 0 : -Infinity;  // no band where no count can be
-  const band = side => Array.from(frame.mean, (m, i) => to(Math.max(least, m + side * 2 * (frame.std ? frame.std[i] : 0))));
+  const band = side => Array.from(frame.mean, (m, i) => to(Math.max(least, m + side * 2 * (frame.std ? frame.std[i] : 0)), i));
   const kept = state.draws && frame.draws ? frame.draws.shape[0] : 0;
   const seen = [...band(-1), ...band(1), ...(frame.measured ? Array.from(frame.measured, to) : [])];
   let [low, high] = range(seen);
   [low, high] = [low - 0.05 * (high - low || 1), high + 0.05 * (high - low || 1)];
   const px = scale([0, Math.max(1, n - 1)], [left + (few ? 14 : 0), width - right - (few ? 14 : 0)]), py = scale([low, high], [height - bottom, top]);
-  for (const tick of state.log ? logTicks(high) : ticks(low, high, 5)) {
+  for (const tick of log ? logTicks(high) : ticks(low, high, 5)) {
     pen.path([[left, py(tick)], [width - right, py(tick)]], {stroke: colour("line")});
-    pen.text(short(state.log ? 10 ** tick - 1 : tick), left - 6, py(tick), {anchor: "end"});
+    pen.text(short(log ? 10 ** tick - 1 : tick), left - 6, py(tick), {anchor: "end"});
   }
-  const line = values => Array.from(values, (v, i) => [px(i), py(to(v))]);
+  const line = values => Array.from(values, (v, i) => [px(i), py(to(v, i))]);
+  if (own) pen.text("standard deviations", 8, (top + height - bottom) / 2, {anchor: "middle", turn: -90});
   if (frame.std) pen.path([...band(1).map((v, i) => [px(i), py(v)]), ...band(-1).map((v, i) => [px(i), py(v)]).reverse()], {fill: colour("accent"), alpha: 0.18});
   for (let d = 0; d < kept; d++) pen.path(line(frame.draws.subarray(d * n, (d + 1) * n)), {stroke: colour("accent"), width: d === shown ? 1.6 : 0.7, alpha: d === shown ? 0.9 : 0.3});
   pen.path(line(frame.mean), {stroke: colour("accent"), width: 2});
@@ -135,8 +137,9 @@ function drawCurve(pen, [width, height]) {
       pen.text(words, px(i), height - bottom + 10, turned ? {anchor: "end", turn: -50} : {anchor: "middle"});
     }
   } else {
-    for (const tick of ticks(0, n - 1, 8)) pen.text(facts.names.length ? elided(nameOf(Math.round(tick)), 60) : String(Math.round(tick) + 1), px(tick), height - bottom + 11, {anchor: "middle"});
-    pen.text("value", (left + width - right) / 2, height - 8, {anchor: "middle", fill: colour("ink")});
+    const first = facts.names.length ? 0 : 1;  // values without names are numbered from one
+    for (const tick of ticks(first, n - 1 + first, 8).map(Math.round)) pen.text(first ? String(tick) : elided(nameOf(tick), 60), px(tick - first), height - bottom + 11, {anchor: "middle"});
+    if (first) pen.text("number of the value", (left + width - right) / 2, height - 8, {anchor: "middle", fill: colour("ink")});
   }
   const entries = [["predicted", "accent"], ...(frame.std ? [["± 2 std", "accent"]] : []), ...(frame.measured ? [["measured", "mark"]] : [])];
   entries.forEach(([words, tone], i) => {
@@ -259,11 +262,12 @@ function runDraws() {
 }
 
 function setSwitches() {
-  for (const id of ["draws", "noise", "log"]) {
+  for (const id of ["draws", "noise", "own", "log"]) {
     $(id).checked = state[id];
     $(id).onchange = event => change(id, {[id]: event.target.checked});
   }
-  $("log-label").hidden = facts.images;
+  $("own-label").hidden = !facts.scales;
+  $("log-label").hidden = facts.images || Boolean(facts.scales);
 }
 
 function rows() {
@@ -293,7 +297,7 @@ export function startSample() {
     python: () => {
       const noise = state.noise ? ", include_noise=True" : "";
       if (!state.off.size && frame.size === null) return `${pythonStart()}rows = ${pythonRow()}\nmean = model.predict(rows).mean\nstd = model.predict(rows, n_samples=${SETTLED}${noise}).std`;
-      return `${pythonStart()}from gppvae.explore.live import Live\n\nrows = ${pythonRow()}\noff = ${state.off.size ? `${pythonOff()}  # (group of latents, term)` : "frozenset()"}\n` +
+      return `${pythonStart("gppvae.explore.live import Live")}\nrows = ${pythonRow()}\noff = ${state.off.size ? `${pythonOff()}  # (group of latents, term)` : "frozenset()"}\n` +
         `frame = Live(model).frame(rows, ${SETTLED}, off${noise}${frame.size === null ? "" : `, sizes=[${frame.size}]`})\nmean, std = frame.mean, frame.std`;
     },
   });
@@ -303,7 +307,7 @@ export function startSample() {
     if (what === "view") return;
     if (["draws", "address"].includes(what)) runDraws();
     updateControls();
-    if (what === "log") render();
+    if (what === "log" || what === "own") render();
     else refresh();
   });
   addEventListener("resize", () => { updateControls(); render(); });

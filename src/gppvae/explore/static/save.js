@@ -34,9 +34,9 @@ export function addSave(id, panel) {
 
 const literal = value => (value === null ? 'float("nan")' : typeof value === "number" ? String(value) : JSON.stringify(String(value)));
 export const pythonRow = () => `{${facts.columns.map(({name}) => `${literal(name)}: [${literal(state.row[name])}]`).join(", ")}}`;
-export function pythonStart() {
+export function pythonStart(...more) {
   const added = facts.columns.some(({name}) => facts.added.includes(state.row[name]));
-  return `from gppvae import GPPVAE\n\nmodel = GPPVAE.load(${literal(facts.folder)})\n` +
+  return `${["gppvae import GPPVAE", ...more].map(what => `from ${what}\n`).join("")}\nmodel = GPPVAE.load(${literal(facts.folder)})\n` +
     (added ? "model.add_objects(samples, table)  # of what you dropped on the page, as arrays\n" : "");
 }
 export const pythonOff = () => `frozenset({${[...state.off].map(key => `(${key.replace(".", ", ")})`).join(", ")}})`;

@@ -58,13 +58,16 @@ export function rowAt(cell) {
   return Object.fromEntries(facts.columns.map(({name}) => [name, valueAt(name, cell)]));
 }
 
+// "digit 12", but "sensor 3" where that is the id, and not its column twice.
+const entryWords = (name, entry) => (String(entry).toLowerCase().startsWith(`${name} `.toLowerCase()) ? entry : `${name} ${entry}`);
+
 export function rowWords(row) {
-  return facts.columns.map(({name}) => `${name} ${typeof row[name] === "number" ? +row[name].toPrecision(6) : row[name] ?? "missing"}`).join(", ");
+  return facts.columns.map(({name}) => entryWords(name, typeof row[name] === "number" ? +row[name].toPrecision(6) : row[name] ?? "missing")).join(", ");
 }
 
 // -- the address
 
-const SIMPLE = {y: "", x: "", colour: "status", slide: "", tint: "", a: 0, b: 1, leaf: 0, draws: false, noise: false, log: false};
+const SIMPLE = {y: "", x: "", colour: "status", slide: "", tint: "", a: 0, b: 1, leaf: 0, draws: false, noise: false, own: false, log: false};
 
 export function standard() {
   const ids = facts.columns.filter(column => column.kind === "id"), rest = numbers();
@@ -74,7 +77,7 @@ export function standard() {
   const y = order.length ? (ids.length ? order[0] : order[1] || order[0]).name : "";
   const others = facts.columns.filter(column => column.name !== y);
   const x = ((ids.length ? rest[0] : null) || others[0] || {name: y}).name;
-  return {...SIMPLE, y, x, slide, tint: slide || y, noise: !facts.images, log: facts.counts, colour: facts.has_table ? "status" : "uncertainty", row: facts.start, off: new Set(),
+  return {...SIMPLE, y, x, slide, tint: slide || y, noise: !facts.images, own: Boolean(facts.scales), log: facts.counts, colour: facts.has_table ? "status" : "uncertainty", row: facts.start, off: new Set(),
     b: facts.groups.reduce((sum, group) => sum + group.latents, 0) > 1 ? 1 : 0};
 }
 

@@ -35,12 +35,14 @@ def learned_facts(model: GPPVAE, task: Task) -> dict[str, float]:
     """Share of the latent variance that object x view explains, k / (k + alpha), and its two parts.
 
     k is the kernel's diagonal averaged over the training rows: what both covariances amount to when each is scaled
-    to an average variance of one.
+    to an average variance of one. With an ensemble it is the mean over the members' latents.
     """
-    (group,) = model.prior_.groups
-    assert group.kernel is not None
-    signal = float(group.kernel.diag(group.kernel.code(Table(task.train.table))).mean())
-    noise = float(group.alpha)
+    signal = noise = 0.0
+    for group in model.prior_.groups:
+        assert group.kernel is not None
+        share = group.n_latents / model.prior_.n_latents
+        signal += share * float(group.kernel.diag(group.kernel.code(Table(task.train.table))).mean())
+        noise += share * float(group.alpha)
     return {"signal_variance": signal, "noise_variance": noise, "share_explained": signal / (signal + noise)}
 
 

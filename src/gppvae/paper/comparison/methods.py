@@ -82,6 +82,18 @@ def global_(work: Workshop, seed: int, values: Values) -> Answer:
     return _gp_answer(work, model, None, f"global inference, pixel variance {model.pixel_var:g}")
 
 
+def default(work: Workshop, seed: int, values: Values) -> Answer:
+    return _gp_answer(work, work.default(seed, "default", work.task.train), None, "a kernel and nothing else")
+
+
+def mirrored(work: Workshop, seed: int, values: Values) -> Answer:
+    train = work.task.mirrored
+    if train is None:
+        raise ValueError("mirrored needs views that are mirror images of each other, got others; leave the method out")
+    note = "the same, trained on mirror images too"
+    return _gp_answer(work, work.default(seed, "mirrored", train), None, note)
+
+
 def cvae(work: Workshop, seed: int, values: Values) -> Answer:
     return _cvae(work, seed, values.shared)
 
@@ -129,6 +141,8 @@ METHODS: dict[str, tuple[str, Run]] = {
     "exact": ("GPPVAE-joint (exact)", exact),
     "dis": ("GPPVAE-dis", dis),
     "global": ("GPPVAE-global", global_),
+    "default": ("GPPVAE, defaults", default),
+    "mirrored": ("GPPVAE, defaults, mirror images", mirrored),
     "cvae": ("CVAE", cvae),
     "cvae-opt": ("CVAE-opt", cvae_opt),
     "livae": ("LIVAE", livae),
@@ -139,7 +153,7 @@ METHODS: dict[str, tuple[str, Run]] = {
     "nearest-view": ("nearest view copied", nearest_view),
 }
 NO_MODEL = frozenset({"mean-image", "mean-view", "nearest-view"})
-OWN_VALUES = NO_MODEL | {"global"}  # they need no chosen pixel variance
+OWN_VALUES = NO_MODEL | {"global", "default", "mirrored"}  # they need no chosen pixel variance
 
 
 def averaged(

@@ -31,6 +31,7 @@ class Setup:
         network_rate: learning rate of the networks.  prior_rate: of kernel and noise in the joint phase.
         batch_size: B.  average: decay of the running average of the weights that every method ends with.
         n_draws: for sample-averaged predictions.
+        default_kernel: of the rows that leave every other choice to the package.
     """
 
     network: str
@@ -54,6 +55,7 @@ class Setup:
     batch_size: int = 16
     average: float = 0.999
     n_draws: int = 64
+    default_kernel: str | None = None
 
     def facts(self) -> dict[str, Any]:
         """All of it as JSON values."""

@@ -26,6 +26,7 @@ class Task:
         views: label and angle of every view, in the order of figures.
         stop_on: what early stopping looks at; None where every phase has its length.
         new_objects: whether the test's objects are unknown from training.
+        mirrored: the training images and their mirror images, as views of further objects; None where views have none.
     """
 
     experiment: str
@@ -43,6 +44,7 @@ class Task:
     facts: dict[str, Any] = field(default_factory=dict)
     stop_on: ImageSet | None = None
     new_objects: bool = False
+    mirrored: ImageSet | None = None
 
     @property
     def image_shape(self) -> tuple[int, ...]:

@@ -124,7 +124,10 @@ def _choose(work: Workshop, per_image: Callable[[float], np.ndarray], highest: b
 
 
 def widened(grid: Sequence[float], per_image: Callable[[float], np.ndarray], highest: bool, most_values: int) -> Choice:
-    """Scores over a grid of at least two values, one more value at a time at the edge where the best lies.
+    """Scores over a grid of at least two values, one more value at a time at an edge that may be as good as the best.
+
+    An edge is left when it is worse than the best by more than twice the standard error of the difference over images:
+    a curve may fall again after a rise that is only noise.
 
     Args:
         grid: to start with, in rising order; steps beyond an edge are those of the grid there.
@@ -135,9 +138,12 @@ def widened(grid: Sequence[float], per_image: Callable[[float], np.ndarray], hig
     while True:
         means = [float(scores[value].mean()) for value in values]
         best = int(np.argmax(means) if highest else np.argmin(means))
-        if 0 < best < len(values) - 1 or len(values) >= most_values:
+        worse = {edge: abs(means[edge] - means[best]) for edge in (0, -1)}
+        doubt = {edge: 2.0 * standard_error(scores[values[edge]] - scores[values[best]]) for edge in (0, -1)}
+        going = [edge for edge in (-1, 0) if values[edge] == values[best] or worse[edge] < doubt[edge]]
+        if not going or len(values) >= most_values:
             return Choice(values, means, [standard_error(scores[value]) for value in values], values[best])
-        more = values[0] ** 2 / values[1] if best == 0 else values[-1] ** 2 / values[-2]
+        more = values[-1] ** 2 / values[-2] if going[0] == -1 else values[0] ** 2 / values[1]
         more = float(f"{more:.6g}")
         scores[more] = per_image(more)
-        values = [more, *values] if best == 0 else [*values, more]
+        values = [*values, more] if going[0] == -1 else [more, *values]

@@ -96,6 +96,16 @@ class Workshop:
         model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
         return self._in(folder, model)
 
+    def default(self, seed: int, name: str, train: ImageSet) -> GPPVAE:
+        """A GPPVAE that is given a kernel and nothing else; it chooses without the validation images."""
+        folder, kernel = self.seed_folder(seed) / name, self.setup.default_kernel
+        if kernel is None:
+            raise ValueError(f"the method {name} needs a kernel, and this experiment names none; leave the method out")
+        if RunFolder(folder).finished():
+            return self._in(folder, GPPVAE.load(folder))
+        model = GPPVAE(kernel, seed=seed).fit(train.images, train.table, out=folder, progress=self.progress)
+        return self._in(folder, model)
+
     def _in(self, folder: Path, model: Model) -> Model:
         self.folders[model] = folder
         return model

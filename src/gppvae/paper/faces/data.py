@@ -18,6 +18,7 @@ SPLITS = ("images", "people")
 SPLIT_SEED, HEADS_SEED = 1, 0
 GIVEN_VIEWS = 4
 OBJECT, PERSON, VIEW, ANGLE = "object", "person", "pose", "angle"
+MIRRORED = ", mirrored"
 
 
 def check_split(split: str) -> None:
@@ -69,8 +70,18 @@ def task(name: str, faces: ImageSet, split: str, seed: int = SPLIT_SEED) -> Task
         shown=train if shown is chosen.train else faces.take(shown), test=faces.take(test), object=OBJECT, view=VIEW,
         angle=ANGLE, period=None, views=dict(sorted(VIEWS.items(), key=lambda view: view[1])),
         facts=_facts(name, faces, split, chosen, len(asked), len(test)), stop_on=faces.take(asked),
-        new_objects=split == "people",
+        new_objects=split == "people", mirrored=with_mirror_images(train),
     )  # fmt: skip
+
+
+def with_mirror_images(faces: ImageSet) -> ImageSet:
+    """The images, then their mirror images: each person has a double, whose left side is the person's right one."""
+    pose_at = {angle: pose for pose, angle in VIEWS.items()}
+    double = faces.table.assign(**{name: faces.table[name].astype(str) + MIRRORED for name in (OBJECT, PERSON)})
+    double[ANGLE] = -faces.table[ANGLE]
+    double[VIEW] = [pose_at[angle] for angle in double[ANGLE]]
+    images = np.concatenate([faces.images, faces.images[..., ::-1]])
+    return ImageSet(images, pd.concat([faces.table, double], ignore_index=True))
 
 
 def _some_views(table: pd.DataFrame, rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:

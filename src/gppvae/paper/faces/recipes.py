@@ -10,12 +10,13 @@ from gppvae.paper.comparison.setup import Setup
 
 LATENT_DIM, OBJECT_DIM = 256, 64
 KERNEL = f"Learned(object, {OBJECT_DIM}) * FreeForm(pose)"
+DEFAULT_KERNEL = "Learned(object) * FreeForm(pose)"
 PEOPLE, SIZE = 60, 128
 QUICK_PEOPLE, QUICK_SIZE = 24, 64
 NETWORKS = {"paper": "faces", "wide": "wide"}  # names in `build_networks`
 METHODS = (
-    "joint", "exact", "dis", "global", "cvae", "cvae-opt", "livae", "livae-opt", "vae", "mean-image", "mean-view",
-    "nearest-view",
+    "joint", "exact", "dis", "global", "default", "mirrored", "cvae", "cvae-opt", "livae", "livae-opt",
+    "vae", "mean-image", "mean-view", "nearest-view",
 )  # fmt: skip
 EXACT_SHARE = 0.1  # of the learning rates
 QUICK_METHODS = ("joint", "dis", "global", "cvae", "livae", "mean-view", "nearest-view")
@@ -61,6 +62,7 @@ def setup(network: str = "paper", quick: bool = False) -> FaceSetup:
         select_epochs=15, warmup_epochs=10 if quick else 15, epochs=20 if quick else 30, gp_steps=100,
         dis_gp_steps=200, exact_steps=10, global_epochs=40 if quick else None, grid=(0.003, 0.01, 0.03),
         most_values=7, pixel_var=0.01, alpha=0.1, prior_rate=5e-3, batch_size=8, average=0.99, n_draws=16,
+        default_kernel=DEFAULT_KERNEL,
     )  # fmt: skip
 
 

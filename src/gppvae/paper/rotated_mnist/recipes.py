@@ -37,11 +37,12 @@ def setup(network: str, quick: bool = False) -> Setup:
     return Setup("wide", "wide", 32, "1.0 * Learned(digit, 16) * Periodic(angle, 360)", batch_size=32, **common)
 
 
-def global_recipe(network: str, epochs: int | None = None) -> dict[str, Any]:
+def global_recipe(network: str, epochs: int | None = None, members: int = 1) -> dict[str, Any]:
     """Arguments of the GPPVAE of the global row: another variational family for the same kind of prior.
 
     Args:
         network: "paper" or "wide".  epochs: other than the recipe's own.
+        members: of an ensemble inside the model, each with as many latents as the one network.
     """
     sizes: dict[str, Any] = {
         "paper": {"dim": 16, "latent_dim": 16, "epochs": 200, "rate": 6e-3, "weight_decay": 0.0},
@@ -50,9 +51,10 @@ def global_recipe(network: str, epochs: int | None = None) -> dict[str, Any]:
     length = sizes["epochs"] if epochs is None else epochs
     rates = {"decoder": sizes["rate"], "prior": 1e-2, "weights": 1e-2}
     decay = {"decay": "cosine", "warmup": 0.02, "weight_decay": sizes["weight_decay"]}
-    return {
+    ensemble = {"members": members} if members > 1 else {}
+    return ensemble | {
         "kernel": f"Learned(digit, {sizes['dim']}) * Periodic(angle, 360, lengthscale=1.0, fixed=True)",
-        "latent_dim": sizes["latent_dim"],
+        "latent_dim": members * sizes["latent_dim"],
         "pixel_var": 0.001,
         "alpha": 0.0004,
         "batch_size": 64,

@@ -1,0 +1,170 @@
+"""Vectors along a numeric column, or on a map: predictions and measurements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gppvae.data.subset import evenly
+from gppvae.data.table import Table
+from gppvae.estimator import GPPVAE
+from gppvae.kernels import IdLeaf, Periodic
+from gppvae.kernels.not_applicable import filled
+from gppvae.report.checked import Part, channel_names, known_numbers, named_entry, read
+from gppvae.report.images import is_image
+from gppvae.report.svg import Plot, Series, line_chart, scatter_map
+
+MAX_LINES = 4  # charts of lines, one for each channel
+MOST_ROWS, MOST_PLACES = 2000, 500  # of each part of the data
+HELD_OUT_COUNTS = 1000  # rows that one held-out row of an id counts as
+LINE_POINTS, PERIOD_POINTS, SHOWN_PERIODS = 40, 16, 8  # of a line; of each period; and how many of these are shown
+
+
+def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | None:
+    """Vectors along a numeric column for some ids, or on a map, with the measurements; None for other kernels."""
+    parts = [part for part in (train, test) if part is not None]
+    if is_image(model.shape_) or not parts:
+        return None
+    leaves = model.prior_.leaves()
+    places = [leaf.columns_read for leaf in leaves if len(leaf.columns_read) == 2]
+    if places:
+        return _place_maps(model, places[0], train, test)
+    ids = [leaf.column for leaf in leaves if isinstance(leaf, IdLeaf)]
+    numeric = [leaf.columns_read[0] for leaf in leaves if len(leaf.columns_read) == 1 and not isinstance(leaf, IdLeaf)]
+    numeric = [name for name in numeric if name not in ids]
+    if not numeric:
+        return None
+    table = Table(parts[0][1])
+    column = max(numeric, key=lambda name: len(np.unique(known_numbers(table, (name,)))))
+    return _lines_along(model, column, ids[0] if ids else None, train, test)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Measured samples, at rows where the columns of the figure are known."""
+
+    table: Table
+    samples: np.ndarray
+    held_out: bool
+
+
+def _read_some(model: GPPVAE, part: Part, most: int, columns: Sequence[str], held_out: bool) -> _Measured:
+    """At most so many of the rows at which these columns are known."""
+    table = Table(part[1])
+    known = table.known(columns)
+    index = known[evenly(len(known), most)]
+    return _Measured(table.take(index), read(model, part[0], index), held_out)
+
+
+def _top_channels(model: GPPVAE, samples: np.ndarray, most: int) -> list[int]:
+    """The channels that vary most, in their units."""
+    with np.errstate(all="ignore"):
+        size = np.nanstd(samples, axis=0) / np.broadcast_to(model._unit(), samples.shape[1:])
+    return [int(i) for i in np.argsort(-np.nan_to_num(size.ravel()), kind="stable")[:most]]
+
+
+def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None, test: Part | None) -> Plot:
+    """A chart for each of the channels that vary most: predictions along a column for some ids, and measurements."""
+    given = ((train, False), (test, True))
+    parts = [_read_some(model, part, MOST_ROWS, [column], held) for part, held in given if part is not None]
+    tables = [part.table for part in parts]
+    every = np.concatenate([table.numeric((column,))[:, 0] for table in tables])
+    asked = every if test is None else tables[-1].numeric((column,))  # held-out rows are the last of the parts
+    grid = _grid_along(model, column, every, float(asked.max()))
+    channels = _top_channels(model, np.concatenate([part.samples for part in parts]), MAX_LINES)
+    least = model.model_.autoencoder.likelihood.values.least_value
+    names, series = channel_names(model), {channel: list[Series]() for channel in channels}
+    for colour, level in enumerate(_levels_shown(parts, by)):
+        drawn = model.predict(_filled(tables, column, grid, by, level), n_samples=16, include_noise=True)
+        mean, std = np.asarray(drawn.mean), np.asarray(drawn.std)
+        label = "" if level is None else named_entry(str(by), level)
+        for channel in channels:
+            band = Series(grid, mean[:, channel], label, colour, std[:, channel], least=least)
+            series[channel] += [band, *(_points(part, column, by, level, channel, grid, colour) for part in parts)]
+    charts = [line_chart(series[c], names[c], column, names[c], width=330, height=220) for c in channels]
+    rings = " Open points were held out." if test is not None and train is not None else ""
+    low, high = float(grid[0]), float(grid[-1])
+    part = "" if high - low >= np.ptp(every) else f", from {low:.6g} to {high:.6g}"
+    words = f"Predictions along {column}{part} with a band of two standard deviations of a new sample.{rings}"
+    return Plot(charts, words)
+
+
+def _levels_shown(parts: list[_Measured], by: str | None) -> list[str | None]:
+    """The three ids with the most held-out rows, then with the most rows; None alone without a column of ids."""
+    if by is None:
+        return [None]
+    counts: Counter[str] = Counter()
+    for part in parts:
+        for level in part.table.ids(by).tolist():
+            counts[level] += HELD_OUT_COUNTS if part.held_out else 1
+    return [level for level, _ in counts.most_common(3)]
+
+
+def _points(
+    part: _Measured, column: str, by: str | None, level: str | None, channel: int, grid: np.ndarray, colour: int
+) -> Series:
+    """The measurements of one id within the range of a grid."""
+    own = np.ones(len(part.table), dtype=bool) if by is None else part.table.ids(by) == level
+    x = part.table.numeric((column,))[:, 0]
+    own &= (x >= grid[0]) & (x <= grid[-1])
+    return Series(
+        x[own], part.samples[own, channel], "", colour, line=False, dots=not part.held_out, rings=part.held_out
+    )
+
+
+def _grid_along(model: GPPVAE, column: str, values: np.ndarray, last: float) -> np.ndarray:
+    """Where lines along a column are drawn: its whole range, or some periods where it has many.
+
+    Args:
+        values: of the column.  last: the value that the periods shown end at.
+    """
+    low, high = float(values.min()), float(values.max())
+    leaves = [leaf for leaf in model.prior_.written_leaves() if isinstance(leaf, Periodic)]
+    periods = [leaf.period for leaf in leaves if column in leaf.columns_read]
+    if not periods:
+        return np.linspace(low, high, LINE_POINTS)
+    period = min(periods)
+    if high - low > SHOWN_PERIODS * period:
+        high = max(last, low + SHOWN_PERIODS * period)
+        low = high - SHOWN_PERIODS * period
+    return np.linspace(low, high, max(LINE_POINTS, 1 + round(PERIOD_POINTS * (high - low) / period)))
+
+
+def _filled(tables: list[Table], column: str, grid: np.ndarray, by: str | None, level: str | None) -> dict[str, Any]:
+    """Rows along a grid of one column: other numbers interpolated from the table, ids from the nearest row.
+
+    A column that is missing in some rows comes from the nearest row too. Where it is missing there any value will do:
+    its term is switched off, or is switched on only by the grid.
+    """
+    names = set(tables[0].columns).intersection(*(table.columns for table in tables))
+    joined = Table({name: np.concatenate([table[name] for table in tables]) for name in names})
+    own = joined if by is None else joined.take(np.flatnonzero(joined.ids(by) == level))
+    x = own.numeric((column,))[:, 0]
+    order = np.argsort(x, kind="stable")
+    nearest = np.abs(grid[:, None] - x[None, :]).argmin(axis=1)
+    rows: dict[str, Any] = {}
+    for name, values in own.columns.items():
+        steady = values.dtype.kind not in "fiu" or name == by or len(np.unique(values)) < 3
+        steady = steady or len(own.known([name])) < len(own)
+        rows[name] = values[nearest] if steady else np.interp(grid, x[order], values[order].astype(np.float64))
+    return filled(Table(rows | {column: grid}), rows).columns
+
+
+def _place_maps(model: GPPVAE, columns: tuple[str, ...], train: Part | None, test: Part | None) -> Plot:
+    given = ((train, False), (test, True))
+    parts = [_read_some(model, part, MOST_PLACES, columns, held) for part, held in given if part is not None]
+    samples = np.concatenate([part.samples for part in parts])
+    places = np.concatenate([part.table.numeric(columns) for part in parts])
+    predicted = np.concatenate([np.asarray(model.predict(part.table).mean) for part in parts])
+    charts, names = [], channel_names(model)
+    for channel in _top_channels(model, samples, 3):
+        both = np.concatenate([samples[:, channel], predicted[:, channel]])
+        limits = float(np.nanquantile(both, 0.01)), float(np.nanquantile(both, 0.99))
+        for what, values in (("measured", samples), ("predicted", predicted)):
+            title = f"{names[channel]}, {what}"
+            charts.append(scatter_map(places, values[:, channel], title, columns[0], columns[1], limits=limits))
+    return Plot(charts, f"The channels that vary most, at {len(places)} places: measured and predicted.")
