@@ -190,6 +190,24 @@ def test_errors_that_values_share_are_used(of_waves: GPPVAE, waves: tuple[np.nda
     assert (bare.std[:, 3:] < found.std[:, 3:]).all()
 
 
+def test_errors_that_values_share_are_learned_from_training_where_held_out_rows_show_no_pairs(
+    waves: tuple[np.ndarray, dict[str, np.ndarray]],
+) -> None:
+    samples, table = waves
+    rows = {name: np.arange(240) % 8 == place for name, place in (("validated", 4), ("new", 0))}
+    train = ~(rows["validated"] | rows["new"])
+    of = {name: {"time": table["time"][own]} for name, own in (rows | {"train": train}).items()}
+    single = np.where(np.arange(6) == np.arange(30)[:, None] % 6, samples[rows["validated"]], np.nan)
+    settings = {"inference": "global", "network": "mlp", "width": 16, "epochs": 30, "lr": 3e-3, "seed": 0}
+    model = GPPVAE("RBF(time)", 2, pixel_var=None, missing="mask", **settings)
+    model.fit(samples[train], of["train"], validation=(single, of["validated"]), progress=False)
+    gaps = samples[rows["new"]].copy()
+    gaps[:, 3:] = np.nan
+    answers = model.impute(gaps, of["new"]).mean, model.predict(of["new"]).mean
+    imputed, predicted = errors_at_gaps(samples[rows["new"]], np.isnan(gaps), *answers)
+    assert imputed < 0.2 * predicted  # without: 0.34
+
+
 def test_a_saved_model_imputes_the_same_and_files_hold_it(
     of_waves: GPPVAE, fitted: GPPVAE, waves: tuple[np.ndarray, dict[str, np.ndarray]], tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from gppvae.inference.observation_weight import HiddenValues, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.row_latents import Observed, RowLatents
-from gppvae.inference.value_noise import noise_covariance
+from gppvae.inference.value_noise import noise_covariance, rows_per_pair
 from gppvae.likelihoods import Gaussian, NegativeBinomial
 from gppvae.models.vae import Autoencoder
 
@@ -129,6 +129,26 @@ def test_the_covariance_of_noise_is_found_behind_latents_and_gaps() -> None:
     found = noise_covariance(*(torch.from_numpy(x) for x in (np.where(seen, errors, 99.0), seen, J, var))).numpy()
     np.testing.assert_allclose(found, psi, atol=0.15 * np.abs(psi).max())
     assert np.linalg.eigvalsh(found).min() > 0
+
+
+def test_correlations_are_found_where_most_pairs_are_hardly_ever_seen_together() -> None:
+    """Values measured rarely say nothing about pairs, and must not make those be forgotten that are seen often."""
+    rng = np.random.default_rng(6)
+    N, K = 250, 24
+    errors = rng.normal(size=(N, 1)) + 0.6 * rng.normal(size=(N, K))
+    truth = 1.0 / 1.36  # of every correlation
+    seen = rng.random((N, K)) < np.where(np.arange(K) < 6, 0.7, 0.04)
+    none = torch.zeros(N, 1, K, dtype=torch.float64), torch.ones(N, 1, dtype=torch.float64)
+    psi = noise_covariance(torch.from_numpy(errors), torch.from_numpy(seen), *none).numpy()
+    correlation = psi / np.sqrt(np.outer(np.diag(psi), np.diag(psi)))
+    off = ~np.eye(6, dtype=bool)
+    assert 0.8 * truth < correlation[:6, :6][off].mean() < 1.1 * truth
+
+
+def test_rows_that_show_a_pair_are_counted() -> None:
+    seen = np.random.default_rng(7).random((50, 6)) < 0.4
+    pairs = [(seen[:, i] & seen[:, j]).sum() for i in range(6) for j in range(6) if i != j]
+    assert rows_per_pair(torch.from_numpy(seen)) == pytest.approx(np.mean(pairs))
 
 
 def complete(errors: np.ndarray) -> np.ndarray:

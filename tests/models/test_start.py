@@ -13,6 +13,7 @@ from gppvae.models.start import (
     MAX_COMPONENTS,
     Components,
     fit_components,
+    left_out_error,
     principal_components,
     rows_for_start,
     some_values,
@@ -77,8 +78,8 @@ def test_length_scales_are_those_of_a_dense_search() -> None:
     table = Table({"x": places[:, 0], "y": places[:, 1]})
     kernel = parse_kernel("RBF(x, y)")
     kernel.bind(table)
-    scores = principal_components(torch.tensor(values), None)[0]
-    signal, _ = fit_components(kernel, kernel.code(table), scores)
+    scores, _, std = principal_components(torch.tensor(values), None)
+    signal, _ = fit_components(kernel, kernel.code(table), scores, std)
     found = kernel.leaves()[0].base.lengthscale.detach().numpy().ravel()
     expected = dense_length(places, scores[:, :4].numpy())
     assert np.abs(found / expected - 1.0).max() < 0.2  # one length per axis here, one for both there
@@ -91,9 +92,61 @@ def test_a_term_that_explains_nothing_gets_a_small_amplitude() -> None:
     table = Table({"x": places[:, 0], "y": places[:, 1], "z": np.random.default_rng(0).normal(size=100)})
     kernel = parse_kernel("1.0 * RBF(x, y) + 1.0 * RBF(z)")
     kernel.bind(table)
-    fit_components(kernel, kernel.code(table), principal_components(torch.tensor(values), None)[0])
+    scores, _, std = principal_components(torch.tensor(values), None)
+    fit_components(kernel, kernel.code(table), scores, std)
     useful, useless = (float(torch.as_tensor(term.amplitude()).detach()) for term in kernel.terms())
     assert useless < 0.1 * useful
+
+
+def dense_left_out_error(gram: np.ndarray, scores: np.ndarray, std: np.ndarray) -> float:
+    """Every row is taken out, its scores are predicted from the others, errors are weighted by variance."""
+    missed = 0.0
+    for c in range(scores.shape[1]):
+        noise = 1.0 / dense_signal(gram, scores[:, c]) - 1.0
+        for n in range(len(scores)):
+            others = np.delete(np.arange(len(scores)), n)
+            S = gram[np.ix_(others, others)] + noise * np.eye(len(others))
+            predicted = gram[n, others] @ np.linalg.solve(S, scores[others, c])
+            missed += (std[c] * (scores[n, c] - predicted)) ** 2 / len(scores)
+    return float(missed / np.square(std).sum())
+
+
+def test_the_error_at_rows_left_out_is_that_of_leaving_each_out() -> None:
+    places, values = field(40)
+    kernel = parse_kernel("RBF(x, y)")
+    table = Table({"x": places[:, 0], "y": places[:, 1]})
+    kernel.bind(table)
+    rows = kernel.code(table)
+    scores, _, std = principal_components(torch.tensor(values), None)
+    gram = kernel.gram(rows, rows).detach()
+    expected = dense_left_out_error(gram.numpy(), scores.numpy(), std.numpy())
+    assert 0.2 < expected < 0.9
+    assert left_out_error(gram, scores, std) == pytest.approx(expected, rel=0.02)  # noises lie on a grid
+
+
+def turning_objects(of_views: float) -> tuple[Table, torch.Tensor]:
+    """Twenty objects in nine views: four values say which object it is, eight how it looks from a side."""
+    rng = np.random.default_rng(0)
+    who, angle = np.repeat(np.arange(20), 9), np.tile(np.arange(9) * 40.0, 20)
+    half = np.sin(np.radians(angle[:9, None] - angle[None, :9]) / 2)
+    views = np.linalg.cholesky(np.exp(-2 * half**2 / 1.4) + 1e-8 * np.eye(9))
+    of_object = rng.normal(size=(20, 4))[who] + 0.35 * rng.normal(size=(180, 4))
+    of_sides = np.concatenate([views @ rng.normal(size=(9, 8)) for _ in range(20)])
+    scores = torch.tensor(np.column_stack([of_object, of_sides]))
+    std = torch.tensor([1.0] * 4 + [of_views] * 8, dtype=torch.float64)
+    return Table({"who": who, "angle": angle}), torch.cat([scores / scores.std(0), std[None]])
+
+
+@pytest.mark.parametrize(("of_views", "varies"), [(0.7, True), (0.01, False)])
+def test_an_optimum_where_views_say_nothing_is_taken_only_if_they_predict_nothing(
+    of_views: float, varies: bool
+) -> None:
+    table, (*scores, std) = turning_objects(of_views)
+    kernel = parse_kernel("Learned(who, 5) * Periodic(angle, 360)")
+    kernel.bind(table, torch.Generator().manual_seed(0))
+    fit_components(kernel, kernel.code(table), torch.stack(scores), std)
+    length = float(kernel.leaves()[1].base.lengthscale.detach().squeeze())
+    assert (length < 3.0) == varies, "the leading four scores alone are most likely where the angle says nothing"
 
 
 def test_learned_vectors_stay_as_they_are() -> None:
@@ -102,7 +155,7 @@ def test_learned_vectors_stay_as_they_are() -> None:
     kernel = parse_kernel("Learned(who, 3) * RBF(t)")
     kernel.bind(table, torch.Generator().manual_seed(0))
     before = kernel.leaves()[0].x.detach().clone()
-    fit_components(kernel, kernel.code(table), torch.tensor(rng.normal(size=(48, 3))))
+    fit_components(kernel, kernel.code(table), torch.tensor(rng.normal(size=(48, 3))), torch.ones(3))
     assert torch.equal(kernel.leaves()[0].x, before)
 
 
@@ -146,7 +199,7 @@ def test_what_the_kernel_explains_of_a_value_is_judged_where_it_was_observed() -
     kernel.bind(table)
     rows = kernel.code(table)
     scores, loadings, std = principal_components(spoiled, mask)
-    signal, of_values = fit_components(kernel, rows, scores, some_values(spoiled, mask))
+    signal, of_values = fit_components(kernel, rows, scores, std, some_values(spoiled, mask))
     assert of_values is not None and len(of_values) == 8
     gram = kernel.gram(rows, rows).detach().numpy()
     for place in range(7):
@@ -199,5 +252,5 @@ def test_a_search_that_fails_everywhere_leaves_the_kernel_as_it_was() -> None:
     kernel = parse_kernel("RBF(x)")
     kernel.bind(table)
     before = kernel.leaves()[0].base.lengthscale.item()
-    fit_components(kernel, kernel.code(table), torch.full((12, 1), torch.nan, dtype=torch.float64))
+    fit_components(kernel, kernel.code(table), torch.full((12, 1), torch.nan, dtype=torch.float64), torch.ones(1))
     assert kernel.leaves()[0].base.lengthscale.item() == before

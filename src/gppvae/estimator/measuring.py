@@ -27,6 +27,7 @@ from gppvae.estimator.prediction import Calibration, Prediction, calibrate
 from gppvae.estimator.saving import check_value_noise
 from gppvae.estimator.validation import same_length, squared_errors
 from gppvae.inference.observation_weight import Trust
+from gppvae.inference.value_noise import rows_enough, rows_per_pair
 from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import laplace_posterior
@@ -39,7 +40,7 @@ from gppvae.training.distributed import current_world
 from gppvae.training.folder import CHECKPOINT, RunFolder
 
 CALIBRATION_ROWS, CALIBRATION_VALUES = 512, 2**21
-ENOUGH_PER_VALUE = 4  # held-out rows per value from which the covariance of their errors is taken
+ENOUGH_PER_VALUE = 4  # held-out rows that show a pair, over values, from which the covariance of errors is taken
 
 log = logging.getLogger("gppvae")
 
@@ -101,8 +102,7 @@ class Measuring(Estimator):
             model.autoencoder.likelihood.learn_noise(noise)
         self.posterior_ = self._laplace(training[0], self.prior_.code(training[1]))
         self.calibration_ = self._calibration(*judge, trained_on=not held_out)
-        values = ENOUGH_PER_VALUE * (self.shape_[0] if len(self.shape_) == 1 else 1)
-        enough = held_out and len(judge[1]) >= values
+        enough = held_out and self._can_learn_to_impute(judge[0])
         self._learn_to_impute(epoch if enough else self._epoch_of(*training), enough)
         return {
             "errors": noise.tolist(),
@@ -132,6 +132,14 @@ class Measuring(Estimator):
         self.comparison_ = None if comparison is None else Comparison.from_json(comparison)
         self.value_noise_ = check_value_noise(value_noise, self.shape_)
         self.trust_ = Trust.from_json(saved["trust"])
+
+    def _can_learn_to_impute(self, held_out: Samples) -> bool:
+        """Whether enough held-out rows show pairs of values to tell how errors go together."""
+        if len(self.shape_) > 1:
+            return len(held_out) >= ENOUGH_PER_VALUE
+        y, mask = held_out.read(torch.arange(rows_enough(len(held_out), self.shape_[0])))
+        pairs = float(len(y)) if mask is None or self.shape_[0] == 1 else rows_per_pair(mask)
+        return pairs >= ENOUGH_PER_VALUE * self.shape_[0]
 
     def _learn_to_impute(self, epoch: Epoch, held_out: bool) -> None:
         """What impute() needs to know, from held-out rows or from training rows."""

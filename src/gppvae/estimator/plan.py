@@ -213,7 +213,7 @@ def _start(
     rows = all_rows[index.to(all_rows.device)]
     signal, of_values = torch.zeros(scores.shape[1], dtype=torch.float64), None
     for kernel in kernels:
-        own, own_values = fit_components(kernel, rows, scores, values)
+        own, own_values = fit_components(kernel, rows, scores, std, values)
         signal = torch.maximum(signal, own)
         of_values = own_values if of_values is None or own_values is None else torch.maximum(of_values, own_values)
         for leaf in kernel.leaves():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gppvae.prior.linalg import matvec, steady_cholesky
+from gppvae.prior.linalg import eye_like, matvec, steady_cholesky
 
 ROUNDS = 30
 LEAST = 1e-4  # variance of a value's noise, relative to the variance of the value
@@ -25,8 +25,9 @@ def noise_covariance(errors: Tensor, seen: Tensor, slopes: Tensor, var: Tensor) 
 
         E eps_n = Psi_.o C_n^-1 e_n,   Cov eps_n = Psi - Psi_.o C_n^-1 Psi_o.,   Psi = mean_n (E eps E eps' + Cov eps)
 
-    Correlations r_ij, seen in N_ij rows, are shrunk by the share of their sum of squares that is sampling variance,
-    sum (1 - r_ij^2)^2 / (N_ij - 1) / sum r_ij^2. Source: Schaefer and Strimmer 2005.
+    Correlations r_ij of the errors, J W J' taken off, are shrunk by the share of their sum of squares that is sampling
+    variance: sum (1 - r_ij^2)^2 / sum (N_ij - 1) r_ij^2, over pairs seen together in N_ij > 1 rows. Where nothing is
+    missing the share is that of Schaefer and Strimmer 2005.
 
     Args:
         errors: (N, K), each value in a unit of its own.  seen: (N, K) bool.
@@ -37,7 +38,7 @@ def noise_covariance(errors: Tensor, seen: Tensor, slopes: Tensor, var: Tensor) 
     errors = torch.where(seen, errors, torch.zeros_like(errors))
     pairs, own = seen.unsqueeze(1) & seen.unsqueeze(2), torch.diag_embed((~seen).to(errors))
     signal = torch.where(pairs, (slopes * var.unsqueeze(2)).transpose(1, 2) @ slopes, 0.0)  # (N, K, K)
-    count, together = seen.sum(0).to(errors), pairs.sum(0).to(errors)
+    count, reliable = seen.sum(0).to(errors), _reliable_share(errors, signal.sum(0), pairs.sum(0).to(errors))
     start = errors.square().sum(0) / count.clamp_min(1.0)
     psi = torch.diag(torch.where(count > 0, start, torch.ones_like(start)).clamp_min(LEAST))
     for _ in range(ROUNDS):
@@ -47,20 +48,36 @@ def noise_covariance(errors: Tensor, seen: Tensor, slopes: Tensor, var: Tensor) 
         eps = matvec(gain, errors)
         psi = (eps.T @ eps + N * psi - (gain @ observed).sum(0)) / N
         diagonal = psi.diagonal().clamp_min(LEAST)
-        psi = _reliable_share(psi, together) * 0.5 * (psi + psi.T)
+        psi = reliable * 0.5 * (psi + psi.T)
         psi.diagonal().copy_(diagonal)
     return psi
 
 
-def _reliable_share(psi: Tensor, together: Tensor) -> Tensor:
+def _reliable_share(errors: Tensor, signal: Tensor, together: Tensor) -> Tensor:
     """Share of the correlations of Psi that is not sampling noise, (); below 1, so that Psi can always be factored.
 
+    Correlations are those of pairs that were seen: in `noise_covariance` the others have what the last round gave them.
+
     Args:
-        together: (K, K), number of rows that show both values.
+        errors: (N, K), 0 where missing.  signal: sum of J W J' over rows that show both values, (K, K).
+        together: number of those rows, (K, K).
     """
-    std = psi.diagonal().clamp_min(LEAST).sqrt()
-    r = (psi / std / std[:, None]).clamp(-1.0, 1.0)
-    r.diagonal().zero_()
-    sampling = (1.0 - r.square()).square() / (together - 1.0).clamp_min(1.0)
-    sampling.diagonal().zero_()
-    return (1.0 - sampling.sum() / r.square().sum().clamp_min(1e-12)).clamp(0.0, 1.0 - LEAST)
+    moments = (errors.T @ errors - signal) / together.clamp_min(1.0)
+    var = moments.diagonal()
+    std = var.clamp_min(LEAST).sqrt()
+    r = (moments / std / std[:, None]).clamp(-1.0, 1.0)
+    known = (var > LEAST) & (var > LEAST).unsqueeze(1) & ~eye_like(r).bool()
+    spare = torch.where(known, (together - 1.0).clamp_min(0.0), 0.0)
+    sampling = torch.where(spare > 0.0, (1.0 - r.square()).square(), 0.0).sum()
+    return (1.0 - sampling / (spare * r.square()).sum().clamp_min(1e-12)).clamp(0.0, 1.0 - LEAST)
+
+
+def rows_per_pair(seen: Tensor) -> float:
+    """Number of rows that show both values of a pair, on average over pairs.
+
+    Args:
+        seen: (N, K) bool.
+    """
+    K = seen.shape[1]
+    per_row = seen.sum(1).double()
+    return float((per_row * (per_row - 1.0)).sum() / max(K * (K - 1), 1))

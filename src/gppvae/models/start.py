@@ -5,6 +5,9 @@ ones gives length scales and amplitudes of the kernel before any network is trai
 
     score_c ~ N(0, a_c (K(theta) + delta_c I)),   c = 1 ... C,   a_c in closed form
 
+The likelihood has several optima. In a product of ids and a number, the leading scores often like a number that says
+nothing best, since they are what ids differ by. So an optimum must predict rows from all others about as well as any.
+
 Source: docs/math.md, "Start from principal components".
 """
 
@@ -30,6 +33,7 @@ MAX_COMPONENTS = 64
 FACTORS = (1.0, 0.5, 0.2)  # on the length scales from which the search starts
 STEPS = 40  # of L-BFGS from the best start; half as many from each start
 DELTAS = (1e-4, 1e3)  # noise over signal of a component
+WORSE = 1.05  # error at rows left out, over the least, up to which the likelihood decides between optima
 SHARES = np.exp(np.linspace(math.log(DELTAS[0]), math.log(DELTAS[1]), 57))
 
 
@@ -117,14 +121,15 @@ def rows_for_start(rows: Rows, kernels: list[Kernel], generator: torch.Generator
 
 
 def fit_components(
-    kernel: Kernel, rows: Rows, scores: Tensor, values: tuple[Tensor, Tensor] | None = None
+    kernel: Kernel, rows: Rows, scores: Tensor, std: Tensor, values: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Set the kernel's hyper-parameters by exact maximum likelihood on the leading scores.
 
-    Learned vectors stay as they are: here all pairs of ids have one correlation, which is fitted too.
+    Of several optima, one that predicts left-out rows well is taken. Learned vectors stay as they are: here all pairs
+    of ids have one correlation, which is fitted too.
 
     Args:
-        scores: (n, C).  values: of `some_values`.
+        scores: (n, C).  std: of the components, (C,).  values: of `some_values`.
 
     Returns:
         Share of each score's variance that the kernel explains, (C,), and of each value's variance, (V,).
@@ -138,7 +143,11 @@ def fit_components(
         def loss() -> Tensor:
             return _negative_log_likelihood(kernel.gram(rows, rows), deltas.exp(), leading)
 
-        _minimise(loss, free, kernel)
+        @torch.no_grad()
+        def error() -> float:
+            return left_out_error(kernel.gram(rows, rows), scores, std)
+
+        _minimise(loss, error, free, kernel)
         with torch.no_grad():
             gram = kernel.gram(rows, rows)
             return _signal(gram, scores), None if values is None else _signal_where(gram, *values)
@@ -215,20 +224,44 @@ def _negative_log_likelihood(gram: Tensor, deltas: Tensor, scores: Tensor) -> Te
     return (fit + 0.5 * scale.log().square()) / n  # the last term only keeps the amplitudes of a sum from drifting
 
 
-def _minimise(loss: Callable[[], Tensor], free: list[nn.Parameter], kernel: Kernel) -> None:
-    """A few steps from several length scales, then more from the best; starts that fail are skipped."""
+@dataclass(frozen=True)
+class _Optimum:
+    """Where a search ended: negative log likelihood, error at rows left out, and the parameters."""
+
+    value: float
+    error: float
+    at: list[Tensor]
+
+
+def _minimise(loss: Callable[[], Tensor], error: Callable[[], float], free: list[nn.Parameter], kernel: Kernel) -> None:
+    """A few steps from several length scales, first with these held, then more from the best; failures are skipped."""
+    lengths = {id(leaf.base.raw_lengthscale) for leaf in kernel.leaves() if isinstance(leaf, StationaryLeaf)}
+    others = [p for p in free if id(p) not in lengths]
     origin = [p.detach().clone() for p in free]
-    best, best_values = math.inf, origin
-    for factor in FACTORS:
+    found: list[_Optimum] = []
+
+    def search(parameters: list[nn.Parameter], steps: int) -> None:
+        value = _descend(loss, parameters, steps)
+        if math.isfinite(value):
+            found.append(_Optimum(value, error(), [p.detach().clone() for p in free]))
+
+    for factor in FACTORS if len(others) < len(free) else FACTORS[:1]:
         _assign(free, origin)
         _scale_lengths(kernel, factor)
-        value = _descend(loss, free, STEPS // 2)
-        if value < best:
-            best, best_values = value, [p.detach().clone() for p in free]
-    _assign(free, best_values)
-    end = _descend(loss, free, STEPS)
-    if end > best or math.isinf(end):
-        _assign(free, best_values)
+        search(others, STEPS // 4)
+        search(free, STEPS // 2)
+    if not found:
+        _assign(free, origin)
+        return
+    _assign(free, _best(found).at)
+    search(free, STEPS)
+    _assign(free, _best(found).at)
+
+
+def _best(found: list[_Optimum]) -> _Optimum:
+    """The most likely of those that predict left-out rows about as well as any."""
+    least = min(optimum.error for optimum in found)
+    return min((one for one in found if one.error <= WORSE * least), key=lambda one: one.value)
 
 
 def _descend(loss: Callable[[], Tensor], free: list[nn.Parameter], steps: int) -> float:
@@ -277,12 +310,37 @@ def _signal_where(gram: Tensor, values: Tensor, seen: Tensor) -> Tensor:
 
 
 def _signal(gram: Tensor, scores: Tensor) -> Tensor:
-    """1 / (1 + delta_c) at the most likely delta_c of each score, by one eigendecomposition."""
+    """1 / (1 + delta_c) at the most likely delta_c of each score."""
+    return 1.0 / (1.0 + _deltas(*_spectrum(gram), scores))
+
+
+def left_out_error(gram: Tensor, scores: Tensor, std: Tensor) -> float:
+    """Share of the samples' variance that is missed where every row is predicted from all others.
+
+    With S_c = K + delta_c I at the most likely delta_c, the error at row n is [S_c^-1 z_c]_n / [S_c^-1]_nn.
+
+    Args:
+        gram: of the rows, (n, n).  scores: (n, C).  std: of the components, (C,).
+    """
+    values, vectors = _spectrum(gram)
+    inverse = 1.0 / (values[:, None] + _deltas(values, vectors, scores))  # (n, C)
+    missed = (vectors @ (inverse * (vectors.T @ scores.to(gram)))) / (vectors.square() @ inverse)
+    weight = std.to(gram).square()
+    return float((missed.square().mean(0) * weight).sum() / weight.sum())
+
+
+def _spectrum(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, at least 0, and eigenvectors of a Gram matrix scaled to a mean diagonal of 1."""
     values, vectors = torch.linalg.eigh(gram / gram.diagonal().mean())
-    rotated = (vectors.T @ scores.to(gram)).square()  # (n, C)
-    deltas = torch.from_numpy(SHARES).to(gram)
-    spectrum = values.clamp_min(0.0)[:, None] + deltas  # (n, D)
+    return values.clamp_min(0.0), vectors
+
+
+def _deltas(values: Tensor, vectors: Tensor, scores: Tensor) -> Tensor:
+    """The most likely noise over signal of each score, (C,)."""
+    rotated = (vectors.T @ scores.to(vectors)).square()  # (n, C)
+    deltas = torch.from_numpy(SHARES).to(vectors)
+    spectrum = values[:, None] + deltas  # (n, D)
     quad = rotated.T @ (1.0 / spectrum)  # (C, D)
-    n = len(gram)
+    n = len(values)
     nll = 0.5 * n * (quad / n).log() + 0.5 * spectrum.log().sum(0)
-    return 1.0 / (1.0 + deltas[nll.argmin(1)])
+    return deltas[nll.argmin(1)]
