@@ -31,6 +31,7 @@ FEW_FEATURES = 400  # H that a learned dimension is chosen for where every batch
 MOST_FEATURES = 1024  # H beyond which such solves cost more than the networks
 HELD_OUT = {"image": 0.05, "vector": 0.2}  # share of the rows; vectors are cheap to fit twice
 LEAST_HELD_OUT, MOST_HELD_OUT = 4, 256
+ENOUGH_HELD_OUT, AT_MOST = 18, 0.1  # images for a steady size of errors, where that is no larger a share
 TRIED = 0.6  # of the epochs of a fit to few rows: enough to measure errors
 PUT_BACK, PUT_BACK_RATE = 0.3, 0.5  # share of the epochs that see all of many rows, and their learning rates
 TOLERANCE = 0.15  # by which the error at rows held out must have grown to count against the patience
@@ -182,7 +183,7 @@ def choose_held_out(
     n = len(table)
     if share == 0.0 or n < LEAST_ROWS:
         return np.zeros(0, dtype=np.int64)
-    usual = HELD_OUT["image" if len(shape) == 3 else "vector"]
+    usual = max(HELD_OUT["image" if len(shape) == 3 else "vector"], min(ENOUGH_HELD_OUT / n, AT_MOST))
     wanted = share or min(max(usual, LEAST_HELD_OUT / n), MOST_HELD_OUT / n)
     try:
         return hold_out(table, wanted, ids, seed, least_left=2)[1]

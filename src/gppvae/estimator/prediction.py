@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,12 @@ from gppvae.estimator.display import prediction_html, prediction_text
 BINS = 16
 LEAST_PER_BIN = 100
 LEAST_STD = 1e-6
-FACTORS = (0.1, 10.0)
+FACTORS = (0.01, 100.0)
 FEW_VALUES = 5  # a channel with so many counts half
+FOLLOWS = 0.35  # share of a squared error, at most, that follows the squared spread of its sample
+IMAGE_NDIM = 4
+LEVELS = (0.5, 0.8, 0.9)
+LEAST_OF_HALF = 0.8
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,68 +89,121 @@ def mean_and_std(
 class Calibration:
     """Size of real errors as a function of the spread of draws, measured on rows with known answers.
 
+    Which values of a sample err is told by their spread s relative to that of the whole sample, S. How much the sample
+    errs follows S less than in proportion, since a decoder errs where draws hardly spread:
+
+        error = factor * g(s / (S pattern)) * sqrt(1 - f + f S^2 / S_0^2)
+
     Attributes:
-        spread: increasing grid of the draws' standard deviation.  error: standard deviation of the errors there.
+        spread, error: increasing grid of relative spreads, and g there.
         factor: of the errors of a channel (or value) relative to all, (C,) or (1,).
         error_var: mean squared error over all values.
+        typical: S_0, the geometric mean over the rows.  follows: f.
+        pattern: usual s / S of each value of vectors, (C,); 1 for images, (1,).
         trained_on: whether the rows were trained on. Their errors are too small, so no total is below the spread.
     """
 
     spread: np.ndarray
     error: np.ndarray
     error_var: float
-    factor: np.ndarray = field(default_factory=lambda: np.ones(1))
+    factor: np.ndarray
+    typical: float
+    follows: float
+    pattern: np.ndarray
     trained_on: bool = False
 
     def total_std(self, std: np.ndarray) -> np.ndarray:
         """Standard deviation of a new sample where the draws spread by `std`, (N, C, ...).
 
-        Beyond the measured spreads it grows with the spread of the draws.
+        Of samples that spread far more than the typical one, it is no less than that spread.
         """
-        total = self._curve(std)
-        total = np.sqrt(total**2 + np.maximum(std.astype(np.float64) ** 2 - self.spread[-1] ** 2, 0.0))
-        if len(self.factor) > 1:
-            total = total * self.factor.reshape(-1, *(1 for _ in std.shape[2:]))
-        else:
-            total = total * self.factor
-        return np.maximum(total, std if self.trained_on else LEAST_STD).astype(np.float32).clip(LEAST_STD)
+        parts = _Spread.of(std, self.pattern)
+        usual = self.usual(parts) * _by_channel(self.factor, std.ndim)
+        beyond = np.sqrt(1.0 - np.square(np.minimum(self.typical / parts.whole, 1.0)))
+        total = np.maximum(usual, std if self.trained_on else beyond * parts.wide)
+        return total.clip(LEAST_STD, np.finfo(np.float32).max).astype(np.float32)
 
-    def _curve(self, std: np.ndarray) -> np.ndarray:
-        at = np.log(np.maximum(std, LEAST_STD))
-        return np.exp(np.interp(at, np.log(self.spread), np.log(self.error)))
+    def size_at(self, whole: np.ndarray) -> np.ndarray:
+        """Errors of samples with these spreads, relative to those of a sample with the typical one."""
+        return np.sqrt(1.0 - self.follows + self.follows * np.square(whole / self.typical))
+
+    def usual(self, parts: _Spread) -> np.ndarray:
+        """Errors at these spreads as they were measured, before the factors of channels."""
+        curve = np.exp(np.interp(np.log(parts.relative), np.log(self.spread), np.log(self.error)))
+        return curve * self.size_at(parts.whole)
 
     def to_json(self) -> dict[str, Any]:
-        curve = {"spread": self.spread.tolist(), "error": self.error.tolist(), "error_var": self.error_var}
-        return curve | {"factor": self.factor.tolist(), "trained_on": self.trained_on}
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> Calibration:
-        spread, error, factor = (np.array(saved[name], dtype=np.float64) for name in ("spread", "error", "factor"))
-        fits = spread.ndim == 1 and spread.shape == error.shape and len(spread) > 0 and factor.ndim == 1 and len(factor)
-        numbers = [*spread, *error, *factor]
-        if not fits or not np.isfinite(numbers).all() or min(numbers) <= 0:
-            raise ValueError("a calibration must have as many positive errors as spreads")
-        if (np.diff(spread) <= 0).any() or not 0.0 <= saved["error_var"] < np.inf:
-            raise ValueError("a calibration must have rising spreads and a finite error")
-        return cls(spread, error, float(saved["error_var"]), factor, bool(saved["trained_on"]))
+        arrays = (np.array(saved[name], dtype=np.float64) for name in ("spread", "error", "factor", "pattern"))
+        spread, error, factor, pattern = arrays
+        error_var, typical, follows = (float(saved[name]) for name in ("error_var", "typical", "follows"))
+        if any(a.ndim != 1 or not len(a) for a in (spread, error, factor, pattern)) or spread.shape != error.shape:
+            raise ValueError("a calibration must have as many errors as spreads, and factors of channels")
+        positive = np.concatenate([spread, error, factor, pattern, [typical]])
+        if not np.isfinite(positive).all() or positive.min() <= 0.0 or (np.diff(spread) <= 0).any():
+            raise ValueError("a calibration must have rising spreads, and positive errors, factors and patterns")
+        if not 0.0 <= error_var < np.inf or not 0.0 <= follows <= 1.0:
+            raise ValueError("a calibration must have a finite error, and a share from 0 to 1 that follows the spread")
+        return cls(spread, error, error_var, factor, typical, follows, pattern, bool(saved["trained_on"]))
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """Spreads of draws, (N, C, ...), that of each whole sample, (N, 1, ...), and theirs relative to it."""
+
+    wide: np.ndarray
+    whole: np.ndarray
+    relative: np.ndarray
+
+    @classmethod
+    def of(cls, std: np.ndarray, pattern: np.ndarray | None = None) -> _Spread:
+        """
+        Args:
+            pattern: usual relative spread of each value, (C,) or (1,).
+        """
+        wide = np.maximum(std.astype(np.float64), LEAST_STD)
+        whole = _root_mean_square(wide)
+        relative = wide / whole
+        return cls(wide, whole, relative if pattern is None else relative / _by_channel(pattern, std.ndim))
+
+
+def _by_channel(values: np.ndarray, ndim: int) -> np.ndarray:
+    """One number per channel or value, (C,), to be broadcast to samples, (N, C, ...)."""
+    return values.reshape(-1, *(1 for _ in range(ndim - 2)))
+
+
+def _root_mean_square(values: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
+    """Over the values of each sample, (N, 1, ...); over those observed where `seen` is given."""
+    within = tuple(range(1, values.ndim))
+    squares = np.square(values)
+    if seen is None:
+        mean = squares.mean(within, keepdims=True)
+    else:
+        count = seen.sum(within, keepdims=True)
+        mean = np.where(seen, squares, 0.0).sum(within, keepdims=True) / np.maximum(count, 1)
+    return np.sqrt(mean).clip(LEAST_STD)
 
 
 def gaussian_width(distance: np.ndarray) -> np.ndarray:
     """The standard deviation whose intervals of 50, 80 and 90% cover about what they say, (C,) for (C, n).
 
     Of normal errors it is their standard deviation. Of errors with heavier tails it lies between the values that get
-    80% and 90% right, where the root of the mean square would make every interval too wide.
+    each level right, where the root of the mean square would make every interval too wide. Where half of the errors are
+    next to nothing, as in the background of images, the lowest level counts no further than it may be missed.
 
     Args:
         distance: absolute errors, those that belong together last.
     """
-    at_80, at_90 = np.quantile(distance, (0.8, 0.9), axis=-1)
-    width: np.ndarray = (at_80 / ndtri(0.9)) ** 0.7 * (at_90 / ndtri(0.95)) ** 0.3
+    at_50, at_80, at_90 = (np.quantile(distance, level, axis=-1) / ndtri(0.5 + level / 2) for level in LEVELS)
+    width: np.ndarray = np.maximum(at_50, LEAST_OF_HALF * at_80) ** 0.3 * at_80**0.4 * at_90**0.3
     return width
 
 
 def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.ndarray | float = 1.0) -> Calibration:
-    """Measure errors in bins of the predicted spread, of equal count, then a factor for each channel.
+    """Measure errors in bins of the relative spread, of equal count, then a factor for each channel.
 
     The curve is made monotone. Factors of channels with few values are drawn towards 1.
 
@@ -157,19 +214,39 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.nd
     assert predicted.std is not None
     if not torch.isfinite(y).all():
         raise ValueError("expected finite samples to measure errors on, got NaN or infinity; clean them or mask NaN")
-    whole = np.abs((y.numpy().astype(np.float64) - predicted.mean) / unit)
-    seen = np.ones(whole.shape, dtype=bool) if mask is None else mask.numpy()
-    wide = np.maximum(predicted.std.astype(np.float64) / unit, LEAST_STD)
-    error, spread = whole[seen], wide[seen]
-    bins = np.array_split(np.argsort(spread, kind="stable"), max(1, min(BINS, error.size // LEAST_PER_BIN)))
+    error = np.abs((y.numpy().astype(np.float64) - predicted.mean) / unit)
+    seen = np.ones(error.shape, dtype=bool) if mask is None else mask.numpy()
+    std = predicted.std / unit
+    images = error.ndim == IMAGE_NDIM
+    pattern = np.ones(1) if images else np.exp(np.log(_Spread.of(std).relative).mean(0)).ravel()
+    parts, one = _Spread.of(std, pattern), np.ones(1)
+    follows = _share_that_follows(parts.whole, _root_mean_square(error, seen))
+    typical = float(np.exp(np.log(parts.whole).mean()))
+    found = Calibration(one, one, float(np.square(error[seen]).mean()), one, typical, follows, pattern)
+    distance = error / found.size_at(parts.whole)
+    if not images:  # the curve is one for values of any size
+        distance = distance / _channel_factors(distance / gaussian_width(distance[seen]).clip(LEAST_STD), seen)
+    spread, distance = parts.relative[seen], distance[seen]
+    bins = np.array_split(np.argsort(spread, kind="stable"), max(1, min(BINS, spread.size // LEAST_PER_BIN)))
     centres = np.array([np.log(spread[members]).mean() for members in bins])
     # Bins with the same spread are pooled: the division of their values was arbitrary.
     distinct, group = np.unique(centres.round(6), return_inverse=True)
     pooled = [np.concatenate([bins[n] for n in np.flatnonzero(group == g)]) for g in range(len(distinct))]
-    widths = np.array([gaussian_width(error[members]) for members in pooled])
+    widths = np.array([gaussian_width(distance[members]) for members in pooled])
     rising = np.maximum(np.maximum.accumulate(widths), LEAST_STD)
-    found = Calibration(np.exp(distinct), rising, float(np.square(error).mean()))
-    return replace(found, factor=_channel_factors(whole / found.total_std(wide), seen))
+    found = replace(found, spread=np.exp(distinct), error=rising)
+    return replace(found, factor=_channel_factors(error / found.usual(parts), seen))
+
+
+def _share_that_follows(whole: np.ndarray, error: np.ndarray) -> float:
+    """The share f of a sample's squared error that follows its squared spread: the slope of their logarithms.
+
+    It is limited: rows held out lie apart from the others by more than those asked for, and errors of rows that lie
+    closer shrink less than the slope between rows held out says.
+    """
+    x, y = np.log(whole).ravel(), np.log(error).ravel()
+    x, y = x - x.mean(), y - y.mean()
+    return float(np.clip(x @ y / (x @ x), 0.0, FOLLOWS)) if x @ x > LEAST_STD * len(x) else FOLLOWS
 
 
 def _channel_factors(distance: np.ndarray, seen: np.ndarray) -> np.ndarray:
