@@ -1,5 +1,6 @@
 """What people see of estimators and predictions, and that plots and reports are a method away."""
 
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,14 @@ def test_an_estimator_says_what_it_is_and_whether_it_is_fitted(fitted) -> None:
     model.comparison_ = None
     assert "held-out" not in repr(model)
     assert repr(VAE(3)) == "VAE(latent_dim=3)"
+
+
+def test_the_kernel_in_a_notebook_is_the_one_that_was_written(fitted) -> None:
+    """Not the list of groups that is saved; and a model without a kernel is shown without one."""
+    row = "<td>kernel</td><td style='text-align:left'>{}</td>"
+    assert row.format(escape(as_written(fitted[0].prior_.written_kernels[0]))) in fitted[0]._repr_html_()
+    assert row.format(escape(KERNEL)) in GPPVAE(KERNEL, 3)._repr_html_()
+    assert "kernel" not in VAE(3)._repr_html_()
 
 
 def test_html_is_escaped() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gppvae.data.png import png_uri
 from gppvae.data.settings import settings_rows
+from gppvae.estimator.kernel_summary import kernel_text
 
 if TYPE_CHECKING:
     from gppvae.estimator.base import Estimator
@@ -39,13 +40,20 @@ def estimator_html(model: Estimator) -> str:
     settings = getattr(model, "resolved_", None) or model.get_params()
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td style='text-align:left'>{escape(value)}</td></tr>"
-        for name, value in [("kernel", str(settings["kernel"])), *settings_rows(settings)]
+        for name, value in [*_kernel(model), *settings_rows(settings)]
     )
     state = fitted_text(model) or "not fitted yet"
     return (
         f"<div><b>{type(model).__name__}</b> <span style='opacity:.7'>{escape(state)}</span>"
         f"<details><summary>settings</summary><table>{rows}</table></details></div>"
     )
+
+
+def _kernel(model: Any) -> list[tuple[str, str]]:
+    """A row with the kernel: as it was written where the model is fitted. A plain VAE has none."""
+    if "kernel" not in model.get_params():
+        return []
+    return [("kernel", kernel_text(model) if hasattr(model, "prior_") else str(model.kernel))]
 
 
 def prediction_text(prediction: Prediction) -> str:
