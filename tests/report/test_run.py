@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from gppvae import GPPVAE
+from gppvae.data.sizes import SIZE
 from gppvae.estimator.comparison import Comparison
 from gppvae.report.along import plot_along
 from gppvae.report.checked import LEVELS, Checked
@@ -172,6 +173,35 @@ def test_columns_that_do_not_apply_to_some_rows(kernel: str, tmp_path: Path) -> 
     assert plot is not None and plot.charts and "nan" not in "".join(chart.body for chart in plot.charts)
     page = write_report(tmp_path, model, train=part, test=part)
     assert EXPLAINED in sections(page) and "Measured and predicted" in sections(page)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "maps"),
+    [("RBF(x) * RBF(y)", True), ("RBF(x, y)", True), ("RBF(x) * Periodic(y, 4)", False), ("RBF(x) + RBF(y)", False),
+     ("Categorical(who) * RBF(x) * RBF(y)", False)],
+)  # fmt: skip
+def test_places_have_maps_also_where_the_kernel_is_a_product(kernel: str, maps: bool) -> None:
+    """A curve along x would run through all y."""
+    x, y = (part.ravel().astype(float) for part in np.meshgrid(np.arange(6), np.arange(6)))
+    samples = np.stack([np.sin(x) + y, np.cos(y)], axis=1).astype(np.float32)
+    table = pd.DataFrame({"x": x, "y": y, "who": np.where(np.arange(36) % 2, "a", "b")})
+    model = GPPVAE(kernel, latent_dim=1, epochs=2, inference="global").fit(samples, table, progress=False)
+    plot = plot_along(model, (samples, table), None)
+    assert plot is not None and ("at 36 places" in plot.caption) == maps
+
+
+def test_maps_of_counts_are_predicted_at_the_size_of_each_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a place of which little was counted looks badly predicted."""
+    x, y = (part.ravel().astype(float) for part in np.meshgrid(np.arange(4), np.arange(4)))
+    size = np.where(x > 1, 200, 20)
+    counts = np.stack([size, size // 2], axis=1).astype(np.float32)
+    model = GPPVAE("RBF(x, y)", latent_dim=1, epochs=2, likelihood="poisson")
+    model.fit(counts, {"x": x, "y": y}, progress=False)
+    asked = []
+    monkeypatch.setattr(model, "predict", lambda table: (asked.append(table), GPPVAE.predict(model, table))[1])
+    plot = plot_along(model, (counts, {"x": x, "y": y}), None)
+    assert plot is not None and plot.caption.endswith("predicted, each place at its own size.")
+    np.testing.assert_array_equal(np.asarray(asked[0][SIZE]), counts.sum(1))
 
 
 def test_a_switch_may_be_drawn_along() -> None:
