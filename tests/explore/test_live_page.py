@@ -243,6 +243,19 @@ def test_panels_save_numbers_and_figures(tab: LiveBrowser, served: Served, tmp_p
     table = saved_rows(tmp_path / "spots-table.csv")
     assert len(table) == len(served.answers.cells.table) and table[0].keys() >= {"spot", "angle", "batch", "status"}
     assert HOSTILE in {row["spot"] for row in table}
+    tab.run(
+        "(s => { s.value = 'error'; s.dispatchEvent(new Event('change')); })(document.getElementById('grid-colour'))"
+    )
+    tab.until("!document.getElementById('grid-legend').textContent.includes('to go')")
+    (tmp_path / names[0]).unlink()
+    tab.run("document.querySelector('#table-panel .save button').click()")
+    wait_for(lambda: (tmp_path / names[0]).exists(), 10)
+    found |= {"table": served.case.table, "samples": served.case.samples}
+    exec(python_lines(tab, "table"), found)
+    errors = {(row["spot"], float(row["angle"])): float(row["error"]) for row in saved_rows(tmp_path / names[0])}
+    here = [errors[spot, angle] for spot, angle in zip(found["table"]["spot"], found["table"]["angle"], strict=True)]
+    np.testing.assert_allclose(found["error"], here, rtol=1e-4)
+    assert len(found["uncertainty"]) == len(found["table"])
     for name in names[1::2]:
         text = (tmp_path / name).read_text()
         assert (

@@ -195,7 +195,7 @@ function legend() {
   const known = values ? [...values.cells.values(), ...values.gaps.values()].filter(Number.isFinite) : [], [low, high] = range(known);
   const bar = make("canvas"), pen = new CanvasPen(bar, 120, 10);
   for (let i = 0; i < 120; i++) pen.rect(i, 0, 1.5, 10, {fill: mapped(facts.maps[mapName()], i / 119)});
-  place.append(make("span", {}, short(low), bar, short(high)), state.colour === "error" ? "root mean squared error" : "standard deviation");
+  place.append(make("span", {}, short(low), bar, short(high)), (state.colour === "error" ? "root mean squared error" : "standard deviation") + (facts.scales ? ", each value in its own standard deviations" : ""));
   if (values && values.left > 0) place.append(make("span", {textContent: `${values.left} to go`}));
   if (facts.table.status.includes(2)) box("transparent", "held out", colour("mark"));
 }
@@ -324,11 +324,11 @@ export function startGrid() {
       }) : [];
       return [[...names, "status", ...extra], ...body, ...gaps];
     },
-    python: () => pythonStart(...(state.off.size ? ["gppvae.explore.live import Live"] : [])) + (state.off.size
-      ? `\nLive(model).spread(table, ${pythonOff()})  # uncertainty of each row of your table`
-      : "\n# table: your DataFrame; samples: as the model was fitted to\n" +
-        "uncertainty = (model.predict(table, n_samples=8).std ** 2).reshape(len(table), -1).mean(1) ** 0.5\n" +
-        "error = ((samples - model.predict(table).mean) ** 2).reshape(len(table), -1).mean(1) ** 0.5"),
+    python: () => {
+      const off = state.off.size ? ", off" : "";
+      return `${pythonStart("gppvae.explore.live import Live")}\nlive = Live(model)\n${off ? `off = ${pythonOff()}  # (group of latents, term)\n` : ""}` +
+        `# table: your DataFrame; samples: as the model was fitted to\nuncertainty = live.spread(table${off})\nerror = live.errors(samples, table${off})`;
+    },
   });
   onChange(what => {
     if (what === "data") choices();
