@@ -11,7 +11,7 @@ from gppvae import GPPVAE
 from gppvae.data.sizes import SIZE
 from gppvae.estimator.comparison import Comparison
 from gppvae.report.along import plot_along
-from gppvae.report.checked import LEVELS, Checked
+from gppvae.report.checked import LEVELS, Checked, check_rows
 from gppvae.report.plots import coverage_reading, epoch_axis, plot_training
 from gppvae.report.run import first_cell, write_report
 from tiny import held_out
@@ -51,6 +51,21 @@ def test_vectors_have_curves_names_and_downloads(vectors) -> None:
     plot = plot_along(model, train, test)
     assert plot is not None and len(plot.charts) == 4
     assert 'class="ring' in plot.charts[0].body and 'class="dot' in plot.charts[0].body
+
+
+def test_values_of_a_frame_are_found_by_their_names_and_every_sample_needs_a_row(vectors, tmp_path: Path) -> None:
+    """In another order they were compared with the predictions of other values."""
+    _, model, train, (samples, table) = vectors
+    frame = pd.DataFrame(samples, columns=model.sample_names_)
+    turned = frame[frame.columns[::-1]]
+    index = np.arange(len(table))
+    np.testing.assert_array_equal(check_rows(model, (turned, table), index).truth, samples)
+    errors = [check_rows(model, (data, table), index).errors() for data in (samples, turned)]
+    np.testing.assert_array_equal(*errors)
+    few = (samples[:5], table)
+    for ask in (lambda: model.plot_predictions(*few), lambda: model.report(tmp_path, train=train, test=few)):
+        with pytest.raises(ValueError, match=f"got {len(table)} rows and 5 samples"):
+            ask()
 
 
 def test_no_section_is_lost_without_the_data(vectors) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from gppvae.data.arrays import Samples
 from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
@@ -80,7 +79,7 @@ def _read_some(
     index = known[evenly(len(known), most)]
     rows = table.take(index)
     if sized:
-        rows = at_their_sizes(model, Samples(part[0], model.channels, model.scale, model.missing), rows, index)
+        rows = at_their_sizes(model, model._samples(part[0]), rows, index)
     return _Measured(rows, read(model, part[0], index), held_out)
 
 

@@ -73,10 +73,17 @@ class Checked:
         return np.array([float((apart <= norm.ppf(0.5 + 0.5 * level)).mean()) for level in LEVELS])
 
 
+def opened(model: GPPVAE, part: Part) -> tuple[Samples, Table]:
+    """Samples, their values in the order of training, and their table; an error unless there is a row for each."""
+    data, table = model._samples(part[0]), Table(part[1])
+    if len(data) != len(table):
+        raise ValueError(f"expected one row of the table per sample, got {len(table)} rows and {len(data)} samples")
+    return data, table
+
+
 def read(model: GPPVAE, samples: Any, index: np.ndarray) -> np.ndarray:
     """Samples (n, *shape) with NaN where nothing was observed."""
-    data = Samples(samples, model.channels, model.scale, model.missing)
-    y, mask = data.read(torch.from_numpy(index))
+    y, mask = model._samples(samples).read(torch.from_numpy(index))
     return y.numpy() if mask is None else np.where(mask.numpy(), y.numpy(), np.nan)
 
 
@@ -87,8 +94,8 @@ def channels_first(model: GPPVAE, array: Any) -> np.ndarray:
 
 def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
     """Predict the rows at `index` with draws, and read their samples."""
-    data = Samples(part[0], model.channels, model.scale, model.missing)
-    table = at_their_sizes(model, data, Table(part[1]).take(index), index)
+    data, rows = opened(model, part)
+    table = at_their_sizes(model, data, rows.take(index), index)
     drawn: Prediction = model.predict(table, n_samples=DRAWS)
     noisy: Prediction = model.predict(table, n_samples=DRAWS, include_noise=True)
     mean, spread, std = (channels_first(model, array) for array in (drawn.mean, drawn.std, noisy.std))
