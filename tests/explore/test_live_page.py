@@ -344,6 +344,35 @@ def test_vectors_have_curves_with_names(browser: LiveBrowser, served_vectors: Se
     assert browser.complaints() == []
 
 
+@pytest.fixture(scope="module")
+def served_strips(vectors: Case) -> Iterator[Served]:
+    """The blood values at so many ages that subjects are strips, not rows of cells."""
+    age = np.random.default_rng(1).uniform(20.0, 70.0, 80).round(2)
+    table = pd.DataFrame({"subject": np.repeat([f"subject {n}" for n in range(5)], 16), "age": age, "sex": "f"})
+    yield from serve(Case(vectors.model, vectors.folder, np.ones((80, 6), np.float32), table, np.zeros(80, bool)))
+
+
+def test_arrow_keys_reach_every_row_of_a_strip(browser: LiveBrowser, served_strips: Served) -> None:
+    """They went a fiftieth of the range along it, past the measured ages."""
+    browser.visit(f"{served_strips.server.address}#r.subject=subject+1&r.age=0")
+    table = served_strips.case.table
+    ages = sorted(table["age"][table["subject"] == "subject 1"])
+    browser.run("document.getElementById('grid').focus()")
+    for age in ages:
+        browser.press("ArrowRight", 39)
+        browser.until(f"/age {age:g}\\b.* measured/.test({WHERE})")
+    browser.press("ArrowDown", 40)  # to the nearest age of the next subject
+    after = table["age"][table["subject"] == "subject 2"]
+    nearest = after.iloc[(after - ages[-1]).abs().argmin()]
+    browser.until(f"{WHERE}.includes('subject 2') && /age {nearest:g}\\b/.test({WHERE})")
+    browser.press("ArrowLeft", 37)
+    browser.until(f"/age {after[after < nearest].max():g}\\b/.test({WHERE})")
+    browser.run("(s => { s.value = 'age'; s.dispatchEvent(new Event('change')); })(document.getElementById('grid-y'))")
+    for key, code in (("ArrowUp", 38), ("ArrowDown", 40), ("ArrowRight", 39)):
+        browser.press(key, code)  # on a map they go on from place to place
+    assert browser.complaints() == []
+
+
 def test_a_dropped_table_says_whose_it_is_and_when(browser: LiveBrowser, served_vectors: Served) -> None:
     browser.visit(served_vectors.server.address)
     names = ["zinc", "lipase", "uric acid", "glucose", "iron", "urea"]  # in another order than the model's

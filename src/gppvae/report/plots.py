@@ -382,7 +382,7 @@ def plot_cases(model: GPPVAE, checked: Checked, others: Mapping[str, np.ndarray]
 
 def _vector_case(model: GPPVAE, checked: Checked, row: int, title: str, label: str) -> Chart:
     names, scales = channel_names(model), own_scales(model)
-    x, unit = np.arange(len(names)), "" if scales is None else "deviations"
+    x, unit = np.arange(len(names)), "" if scales is None else "standard deviations"
     mean, std, truth = (array[row].ravel() for array in (checked.mean, checked.std, checked.truth))
     shift, spread = scales or (np.zeros_like(mean), np.ones_like(mean))
     least = model.model_.autoencoder.likelihood.values.least_value

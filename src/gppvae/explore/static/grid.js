@@ -256,21 +256,37 @@ function choices() {
 }
 
 function step(dx, dy) {
-  const {y, x} = layout, row = {...state.row};
+  const {y, x} = layout;
+  if (!y.levels || !x.levels) { stepToRow(dx, dy); return; }
+  const row = {...state.row};
   const move = (axis, name, by) => {
-    if (!by) return;
-    if (axis.levels) {
-      const from = axis.index(row[name]), all = axis.levels.map((_, i) => axis.value(i));
-      const start = from >= 0 ? from : by > 0 ? all.filter(v => v < row[name]).length - 1 : all.filter(v => v < row[name]).length;
-      row[name] = axis.value(Math.max(0, Math.min(axis.levels.length - 1, start + by)));
-    } else {
-      row[name] = +(row[name] + by * (axis.span[1] - axis.span[0]) / 50).toPrecision(6);
-    }
+    if (!by || !axis.value) return;
+    const from = axis.index(row[name]), all = axis.levels.map((_, i) => axis.value(i));
+    const start = from >= 0 ? from : by > 0 ? all.filter(v => v < row[name]).length - 1 : all.filter(v => v < row[name]).length;
+    row[name] = axis.value(Math.max(0, Math.min(axis.levels.length - 1, start + by)));
   };
   move(x, state.x, dx);
-  move(y, state.y, y.levels ? dy : -dy);
-  const cells = y.levels && x.levels ? layout.cells.get(`${y.index(row[state.y])},${x.index(row[state.x])}`) : null;
+  move(y, state.y, dy);
+  const cells = layout.cells.get(`${y.index(row[state.y])},${x.index(row[state.x])}`);
   setRow(cells ? rowAt(picked(cells)) : row);
+}
+
+// On strips and maps: the next row of the table in a direction, so that every one can be reached by keys.
+function stepToRow(dx, dy) {
+  const {y, x, px, py, cellW, cellH} = layout, hx = px(state.row[state.x]), hy = py(state.row[state.y]);
+  let best = null, least = Infinity;
+  for (const [cell] of layout.cells.values()) {
+    const right = px(valueAt(state.x, cell)) - hx, down = py(valueAt(state.y, cell)) - hy;
+    const along = dx ? dx * right : dy * down, aside = Math.abs(dx ? down : right);
+    const strips = dx ? y.levels : x.levels, across = dx ? x.levels && cellW : y.levels && cellH;
+    if (along < 0.01 || (strips && aside > 0.5) || (across && along > 1.5 * across)) continue;
+    const far = along + (across ? 1 : 3) * aside;
+    if (far < least) { least = far; best = cell; }
+  }
+  if (best !== null) { setRow(rowAt(best)); return; }
+  const [axis, name, by] = dx ? [x, state.x, dx] : [y, state.y, dy];
+  const next = axis.levels && axis.value ? axis.value(axis.index(state.row[name]) + by) : undefined;
+  if (next !== undefined) setRow({[name]: next});
 }
 
 let revealed = null;
