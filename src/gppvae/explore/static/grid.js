@@ -101,7 +101,7 @@ function drawCells(pen) {
     for (const [key, [cell]] of layout.cells) {
       const held = facts.table.status[cell] === 2, r = Math.min(5, cellH ? cellH * 0.36 : 5);
       pen.ellipse(px(valueAt(state.x, cell)), py(valueAt(state.y, cell)), r, r,
-        {fill: fillOf(key, cell) || colour("cell"), stroke: held ? colour("mark") : colour("paper"), width: held ? 1.5 : 0.75, alpha: 0.9});
+        {fill: fillOf(key, cell) || colour("cell"), stroke: held ? colour("mark") : state.colour === "status" ? colour("paper") : soft, width: held ? 1.5 : 0.75, alpha: 0.9});
     }
   }
   if (y.levels) {
@@ -195,7 +195,7 @@ function legend() {
   const known = values ? [...values.cells.values(), ...values.gaps.values()].filter(Number.isFinite) : [], [low, high] = range(known);
   const bar = make("canvas"), pen = new CanvasPen(bar, 120, 10);
   for (let i = 0; i < 120; i++) pen.rect(i, 0, 1.5, 10, {fill: mapped(facts.maps[mapName()], i / 119)});
-  place.append(make("span", {}, short(low), bar, short(high)), (state.colour === "error" ? "root mean squared error" : "standard deviation") + (facts.scales ? ", each value in its own standard deviations" : ""));
+  place.append(make("span", {}, short(low), bar, short(high)), (state.colour === "error" ? "root mean squared error" : facts.scales ? "uncertainty" : "standard deviation") + (facts.scales ? ", in standard deviations of each value" : ""));
   if (values && values.left > 0) place.append(make("span", {textContent: `${values.left} to go`}));
   if (facts.table.status.includes(2)) box("transparent", "held out", colour("mark"));
 }
