@@ -12,7 +12,7 @@ from gppvae.data.sizes import SIZE
 from gppvae.estimator.comparison import Comparison
 from gppvae.report.along import plot_along
 from gppvae.report.checked import LEVELS, Checked, check_rows
-from gppvae.report.plots import coverage_reading, epoch_axis, plot_training
+from gppvae.report.plots import coverage_reading, epoch_axis, plot_cases, plot_training
 from gppvae.report.run import first_cell, write_report
 from tiny import held_out
 
@@ -203,6 +203,21 @@ def test_places_have_maps_also_where_the_kernel_is_a_product(kernel: str, maps: 
     model = GPPVAE(kernel, latent_dim=1, epochs=2, inference="global").fit(samples, table, progress=False)
     plot = plot_along(model, (samples, table), None)
     assert plot is not None and ("at 36 places" in plot.caption) == maps
+
+
+def test_cases_of_counts_are_ranked_by_the_deviance_as_the_results_are(tmp_path: Path) -> None:
+    """By squared error the rows with the largest counts were always the worst."""
+    x, rng = np.linspace(0.0, 5.0, 40), np.random.default_rng(0)
+    counts = rng.poisson(np.where(np.arange(40) % 2, 400.0, 4.0)[:, None] * np.ones(5)).astype(np.float32)
+    counts[0] = [0, 0, 200, 0, 0]  # far from its neighbours for its size
+    model = GPPVAE("RBF(x)", latent_dim=1, epochs=2, likelihood="poisson").fit(counts, {"x": x}, progress=False)
+    found = check_rows(model, (counts, {"x": x}), np.arange(40))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviance = 2 * (np.where(counts > 0, counts * np.log(counts / found.mean), 0) - counts + found.mean)
+    np.testing.assert_allclose(found.errors(), deviance.mean(1), rtol=1e-4)
+    assert found.cases(1)[0] == ("worst", int(deviance.mean(1).argmax())) and found.measure == "deviance"
+    assert plot_cases(model, found, {}).charts[0].label.startswith("worst, deviance ")
+    assert "deviance" in write_report(tmp_path, model, train=(counts, {"x": x})).read_text("utf-8")
 
 
 def test_maps_of_counts_are_predicted_at_the_size_of_each_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ class Checked:
         table: the rows.  truth: (n, *shape), NaN where nothing was observed.  mean: predicted.
         spread: standard deviation over draws of the latents.  std: that of a new sample.
         unit: of the values, so that errors of channels can be compared.
+        losses: error of each value, in units, as the likelihood has it, (n, *shape); squared ones when None.
+        measure: its name.
     """
 
     table: Table
@@ -39,12 +41,15 @@ class Checked:
     spread: np.ndarray
     std: np.ndarray
     unit: np.ndarray
+    losses: np.ndarray | None = None
+    measure: str = "mse"
 
     def errors(self) -> np.ndarray:
-        """Mean squared error of each row in units, (n,); NaN where nothing was observed."""
-        squares = np.square((self.truth - self.mean) / self.unit).reshape(len(self.truth), -1)
-        known = np.isfinite(squares)
-        return np.where(known.any(1), np.where(known, squares, 0.0).sum(1) / np.maximum(known.sum(1), 1), np.nan)
+        """Mean error of each row in units, (n,); NaN where nothing was observed."""
+        losses = np.square((self.truth - self.mean) / self.unit) if self.losses is None else self.losses
+        by_row = losses.reshape(len(self.truth), -1)
+        known = np.isfinite(by_row)
+        return np.where(known.any(1), np.where(known, by_row, 0.0).sum(1) / np.maximum(known.sum(1), 1), np.nan)
 
     def cases(self, each: int) -> list[tuple[str, int]]:
         """("worst" | "typical" | "best", row), `each` of a kind; only the worst and the best if rows are few."""
@@ -99,7 +104,9 @@ def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
     drawn: Prediction = model.predict(table, n_samples=DRAWS)
     noisy: Prediction = model.predict(table, n_samples=DRAWS, include_noise=True)
     mean, spread, std = (channels_first(model, array) for array in (drawn.mean, drawn.std, noisy.std))
-    return Checked(table, read(model, part[0], index), mean, spread, std, model._unit())
+    truth, unit, likelihood = read(model, part[0], index), model._unit(), model.model_.autoencoder.likelihood.values
+    losses = likelihood.error(*(torch.from_numpy(values / unit).double() for values in (truth, mean))).numpy()
+    return Checked(table, truth, mean, spread, std, unit, losses, likelihood.error_name)
 
 
 def own_scales(model: GPPVAE) -> tuple[np.ndarray, np.ndarray] | None:

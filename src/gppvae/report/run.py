@@ -176,7 +176,7 @@ class RunReport:
         extra = {name: np.asarray(array)[few].reshape(len(few), *self.model.shape_) for name, array in others.items()}
         self._plot(plots.plot_cases(self.model, checked, extra), "predictions")
         columns = {name: checked.table[name] for name in self.model.prior_.columns()}
-        frame = pd.DataFrame(columns | {"mse": checked.errors(), "std": _row_std(checked.std)})
+        frame = pd.DataFrame(columns | {checked.measure: checked.errors(), "std": _row_std(checked.std)})
         self.page.download("rows.csv", _csv(frame), "error and mean predicted standard deviation of each of these rows")
 
     def calibration(self) -> None:
