@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from gppvae import GPPVAE, VAE, Prediction
+from gppvae.estimator.base import NotFittedError
 from gppvae.estimator.comparison import Comparison
 from gppvae.estimator.kernel_summary import as_written, natural_order
 from gppvae.kernels import parse_kernel, with_amplitudes
@@ -61,6 +62,13 @@ def test_predictions_say_shape_range_and_uncertainty(fitted) -> None:
     assert repr(Prediction(np.zeros((0, 3)), None)) == "Prediction(0 samples of shape (3,))"
 
 
+def test_imputations_are_shown_as_predictions_are(fitted) -> None:
+    model, _, (images, table) = fitted
+    found = model.impute(images, table, n_samples=2)
+    assert repr(found).startswith("Imputation(5 samples of shape (8, 8), mean from ")
+    assert repr(found).endswith(", 2 draws)") and found._repr_html_().count("<img") == 5
+
+
 @pytest.mark.parametrize(
     ("shape", "pictures"),
     [((2, 8, 8), 2), ((2, 3, 8, 8), 2), ((2, 8, 8, 3), 2), ((2, 1, 8, 8), 2), ((2, 2, 8, 8), 2), ((2, 7), 0)],
@@ -90,6 +98,17 @@ def test_plots_are_methods(fitted, tmp_path: Path) -> None:
         assert "<svg" in plot._repr_html_()
         assert plot.save(tmp_path / f"{number}.svg").stat().st_size > 500
     assert len(plots[1].charts) == 2  # Learned and Periodic
+    with pytest.raises(ValueError, match=r"name of an SVG file, got .*\.png'; let it end in \.svg"):
+        plots[0].save(tmp_path / "0.png")
+
+
+def test_a_model_that_is_not_fitted_has_no_plots(fitted) -> None:
+    _, train, test = fitted
+    fresh = GPPVAE(KERNEL, 3)
+    calls = {"training": (), "covariances": (), "explain": train[1:], "predictions": test, "calibration": test}
+    for name, given in calls.items():
+        with pytest.raises(NotFittedError, match="this GPPVAE is not fitted yet"):
+            getattr(fresh, f"plot_{name}")(*given)
 
 
 def test_the_report_is_a_method(fitted, tmp_path: Path) -> None:
