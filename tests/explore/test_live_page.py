@@ -373,6 +373,26 @@ def test_arrow_keys_reach_every_row_of_a_strip(browser: LiveBrowser, served_stri
     assert browser.complaints() == []
 
 
+@pytest.mark.parametrize("kernel", ["RBF(age)", "Learned(subject, 2)"])
+def test_a_table_of_one_column_is_one_strip(browser: LiveBrowser, tmp_path: Path, kernel: str) -> None:
+    """It was a diagonal of the column against itself."""
+    table = pd.DataFrame({"age": np.linspace(0.0, 9.0, 40), "subject": [f"s{n % 4}" for n in range(40)]})
+    samples = np.sin(table["age"].to_numpy()[:, None] + np.arange(3)).astype(np.float32)
+    with one_thread():
+        model = GPPVAE(kernel, 1, width=8, epochs=2, inference="global").fit(samples, table, progress=False)
+        model.save(tmp_path / "run")
+    for served in serve(Case(model, tmp_path / "run", samples, table, np.zeros(40, bool))):
+        browser.go(served.server.address, "document.documentElement.dataset.ready === 'yes'", 1400, 1000, "light")
+        assert browser.run("document.getElementById('grid').clientHeight") < 40
+        before = browser.run(WHERE)
+        browser.click("#grid", 100, 14)
+        browser.until(f"{WHERE} !== {json.dumps(before)}")
+        before = browser.run(WHERE)
+        browser.press("ArrowRight", 39)
+        browser.until(f"{WHERE} !== {json.dumps(before)}")
+        assert browser.complaints() == []
+
+
 def test_a_dropped_table_says_whose_it_is_and_when(browser: LiveBrowser, served_vectors: Served) -> None:
     browser.visit(served_vectors.server.address)
     names = ["zinc", "lipase", "uric acid", "glucose", "iron", "urea"]  # in another order than the model's

@@ -9,9 +9,10 @@ const MOST_VALUES = 64, BLOCK = 48;
 const WORDS = ["never measured", "measured", "held out"];
 let layout = null, values = null, job = 0, hovered = null;
 
+const SINGLE = {name: "", levels: [""], index: () => 0, value: () => undefined};  // across a table of one column
+
 function axis(name) {
   const column = columnOf(name);
-  if (!column) return {name, levels: [""], index: () => 0};
   if (column.kind === "id") {
     const words = $("grid-find").value.toLowerCase();
     const levels = name === state.y && words ? column.levels.filter(level => level.toLowerCase().includes(words)) : column.levels;
@@ -31,7 +32,7 @@ function axis(name) {
 const isMap = () => columnOf(state.x)?.kind === "number" && columnOf(state.y)?.kind === "number";
 
 function arrange() {
-  const y = axis(state.y), x = axis(state.x), wide = Math.max(220, $("grid-scroll").clientWidth - 4);
+  const y = state.y === state.x ? SINGLE : axis(state.y), x = axis(state.x), wide = Math.max(220, $("grid-scroll").clientWidth - 4);
   const longest = y.levels ? Math.max(...y.levels.map(level => level.length), 3) : 6;
   const left = Math.min(96, 10 + 6.3 * longest) + (y.levels ? 0 : 12), bottom = 34, top = 4;
   let height, cellH = 0, cellW = 0, width = wide;
@@ -260,7 +261,7 @@ function step(dx, dy) {
   if (!y.levels || !x.levels) { stepToRow(dx, dy); return; }
   const row = {...state.row};
   const move = (axis, name, by) => {
-    if (!by || !axis.value) return;
+    if (!by) return;
     const from = axis.index(row[name]), all = axis.levels.map((_, i) => axis.value(i));
     const start = from >= 0 ? from : by > 0 ? all.filter(v => v < row[name]).length - 1 : all.filter(v => v < row[name]).length;
     row[name] = axis.value(Math.max(0, Math.min(axis.levels.length - 1, start + by)));
@@ -285,7 +286,7 @@ function stepToRow(dx, dy) {
   }
   if (best !== null) { setRow(rowAt(best)); return; }
   const [axis, name, by] = dx ? [x, state.x, dx] : [y, state.y, dy];
-  const next = axis.levels && axis.value ? axis.value(axis.index(state.row[name]) + by) : undefined;
+  const next = axis.levels ? axis.value(axis.index(state.row[name]) + by) : undefined;
   if (next !== undefined) setRow({[name]: next});
 }
 
