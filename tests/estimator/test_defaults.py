@@ -11,6 +11,7 @@ from gppvae import GPPVAE
 from gppvae.data.arrays import Samples
 from gppvae.data.table import Table
 from gppvae.estimator.comparison import Comparison, simple_answers
+from gppvae.estimator.kernel_summary import kernel_rows
 from gppvae.likelihoods import Gaussian
 
 RNG = np.random.default_rng(0)
@@ -99,6 +100,14 @@ def test_no_rows_are_held_out_of_few_or_when_validation_is_given() -> None:
     assert given.comparison_ is not None and given.comparison_.n_rows == 30
 
 
+def test_length_scales_of_the_start_are_not_called_unlearned(fitted: GPPVAE) -> None:
+    """They come from the data, before the epochs; only what the user fixed was not learned."""
+    assert dict(kernel_rows(fitted))["RBF('time')"].endswith("(found before training, then fixed)")
+    given = GPPVAE("RBF(time, lengthscale=2, fixed=True) + Learned(who)", epochs=1)
+    rows = dict(kernel_rows(given.fit(values(), TABLE, progress=False)))
+    assert next(words for part, words in rows.items() if part.startswith("RBF")).endswith("(fixed, not learned)")
+
+
 def test_simple_answers_against_loops(fitted: GPPVAE) -> None:
     y, held = values(), np.arange(60) % 7 == 3
     train, wanted = TABLE[~held].reset_index(drop=True), TABLE[held].reset_index(drop=True)
@@ -140,6 +149,29 @@ def test_simple_answers_of_repeated_rows_and_of_two_id_columns() -> None:
     found = dict(simple_answers(fitted, (Samples(y), Table(table)), Table(wanted)))
     assert found["nearest sample"][:, 0].tolist() == [2.0, 2.0, 90.0, 70.0]  # nobody has b and v: b of any arm
     np.testing.assert_allclose(found["linear in t"][:, 0], [4.0, 2.0, 82.5, 70.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["RBF(x) * RBF(y)", "RBF(x, y)", "RBF(y) * (RBF(x) + Constant())"])
+def test_the_nearest_sample_on_a_map_is_near_in_both_columns(kernel: str) -> None:
+    """However the map is written, and not a mean over all places with the same x."""
+    x, y = (part.ravel().astype(float) for part in np.meshgrid(np.arange(6), np.arange(6)))
+    samples = np.stack([10 * x + y, x * y], axis=1).astype(np.float32)
+    fitted = GPPVAE(kernel, 1, inference="global", epochs=1).fit(samples, {"x": x, "y": y}, progress=False)
+    wanted = {"x": [2.1, 4.8], "y": [4.9, 0.2]}
+    found = dict(simple_answers(fitted, (Samples(samples), Table({"x": x, "y": y})), Table(wanted)))
+    assert set(found) == {"mean", "nearest sample"}
+    assert found["nearest sample"].tolist() == [[25.0, 10.0], [50.0, 0.0]]
+
+
+def test_the_nearest_view_goes_around_the_circle_beside_a_height() -> None:
+    angle, height = np.array([0.0, 350.0, 350.0, 180.0]), np.array([0.0, 0.0, 9.0, 0.0])
+    samples = np.arange(4.0, dtype=np.float32)[:, None] * np.ones((1, 2), dtype=np.float32)
+    table = {"angle": angle, "height": height}
+    fitted = GPPVAE("Periodic(angle, 360) * RBF(height)", 1, inference="global", epochs=1)
+    fitted.fit(samples, table, progress=False)
+    wanted = {"angle": [353.0, 353.0], "height": [0.1, 8.0]}
+    found = dict(simple_answers(fitted, (Samples(samples), Table(table)), Table(wanted)))
+    assert found["nearest sample"][:, 0].tolist() == [1.0, 2.0]
 
 
 def test_a_simple_answer_that_wins_tells_what_may_help(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,6 @@
 """What people see of estimators and predictions, and that plots and reports are a method away."""
 
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 
 from gppvae import GPPVAE, VAE, Prediction
+from gppvae.estimator.base import NotFittedError
 from gppvae.estimator.comparison import Comparison
 from gppvae.estimator.kernel_summary import as_written, natural_order
 from gppvae.kernels import parse_kernel, with_amplitudes
@@ -38,6 +40,14 @@ def test_an_estimator_says_what_it_is_and_whether_it_is_fitted(fitted) -> None:
     assert repr(VAE(3)) == "VAE(latent_dim=3)"
 
 
+def test_the_kernel_in_a_notebook_is_the_one_that_was_written(fitted) -> None:
+    """Not the list of groups that is saved; and a model without a kernel is shown without one."""
+    row = "<td>kernel</td><td style='text-align:left'>{}</td>"
+    assert row.format(escape(as_written(fitted[0].prior_.written_kernels[0]))) in fitted[0]._repr_html_()
+    assert row.format(escape(KERNEL)) in GPPVAE(KERNEL, 3)._repr_html_()
+    assert "kernel" not in VAE(3)._repr_html_()
+
+
 def test_html_is_escaped() -> None:
     assert "<b>x" not in GPPVAE("RBF('<b>x')")._repr_html_()
 
@@ -50,6 +60,13 @@ def test_predictions_say_shape_range_and_uncertainty(fitted) -> None:
     assert f"std {drawn.std.mean():.4g}" in repr(drawn)
     assert plain._repr_html_().count("<img") == 5
     assert repr(Prediction(np.zeros((0, 3)), None)) == "Prediction(0 samples of shape (3,))"
+
+
+def test_imputations_are_shown_as_predictions_are(fitted) -> None:
+    model, _, (images, table) = fitted
+    found = model.impute(images, table, n_samples=2)
+    assert repr(found).startswith("Imputation(5 samples of shape (8, 8), mean from ")
+    assert repr(found).endswith(", 2 draws)") and found._repr_html_().count("<img") == 5
 
 
 @pytest.mark.parametrize(
@@ -81,6 +98,17 @@ def test_plots_are_methods(fitted, tmp_path: Path) -> None:
         assert "<svg" in plot._repr_html_()
         assert plot.save(tmp_path / f"{number}.svg").stat().st_size > 500
     assert len(plots[1].charts) == 2  # Learned and Periodic
+    with pytest.raises(ValueError, match=r"name of an SVG file, got .*\.png'; let it end in \.svg"):
+        plots[0].save(tmp_path / "0.png")
+
+
+def test_a_model_that_is_not_fitted_has_no_plots(fitted) -> None:
+    _, train, test = fitted
+    fresh = GPPVAE(KERNEL, 3)
+    calls = {"training": (), "covariances": (), "explain": train[1:], "predictions": test, "calibration": test}
+    for name, given in calls.items():
+        with pytest.raises(NotFittedError, match="this GPPVAE is not fitted yet"):
+            getattr(fresh, f"plot_{name}")(*given)
 
 
 def test_the_report_is_a_method(fitted, tmp_path: Path) -> None:

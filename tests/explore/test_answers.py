@@ -15,7 +15,10 @@ from PIL import Image
 
 from explore.conftest import HOSTILE, NAMES, Case
 from gppvae import GPPVAE
+from gppvae.data.arrays import Samples
+from gppvae.data.sizes import SIZE
 from gppvae.data.table import Table
+from gppvae.estimator.comparison import at_their_sizes
 from gppvae.explore import latents
 from gppvae.explore.answers import Answers
 from gppvae.explore.columns import columns_of
@@ -23,6 +26,7 @@ from gppvae.explore.sources import Source, make_part
 from gppvae.explore.wire import pack, unpack
 from gppvae.kernels import parse_kernel
 from gppvae.prior.latent_prior import LatentPrior
+from gppvae.report.checked import own_scales
 from gppvae.training.threads import one_thread
 
 ROW = {"spot": "s1", "angle": 100.0}
@@ -122,11 +126,49 @@ def test_colours_are_errors_and_spreads(pictures: Case) -> None:
     apart = pictures.samples[order] - pictures.model.predict(frame).mean
     np.testing.assert_allclose(errors, np.sqrt((apart**2).mean((1, 2))), rtol=1e-4)
     spreads = unpack(answers.colour({"kind": "uncertainty", "cells": cells}))[1]["values"]
-    std = pictures.model.predict(frame, n_samples=8).std
-    np.testing.assert_allclose(spreads, np.sqrt((std**2).mean((1, 2))), rtol=1e-3)
+    for number, spread in enumerate(spreads):  # of each row as if it had been asked for alone
+        std = pictures.model.predict(frame.iloc[[number]], n_samples=8).std
+        assert spread == pytest.approx(np.sqrt((std**2).mean()), rel=1e-3)
     asked = [{"spot": str(s), "angle": float(a)} for s, a in zip(frame["spot"], frame["angle"], strict=True)]
     by_rows = unpack(answers.colour({"kind": "uncertainty", "rows": asked}))[1]["values"]
     np.testing.assert_allclose(by_rows, spreads, rtol=1e-5)
+
+
+def test_values_of_different_scale_count_alike_in_errors_and_spreads() -> None:
+    """In standard deviations, as they are drawn; over what was observed; and the same from Python."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": np.linspace(20.0, 70.0, 80)})
+    waves = np.sin(table["age"].to_numpy()[:, None] / 12 + np.arange(3)) + rng.normal(0, 0.1, (80, 3))
+    samples = pd.DataFrame((waves * [1.0, 100.0, 1.0] + [5.0, 900.0, 0.0]).astype(np.float32), columns=list("abc"))
+    samples = samples.mask(rng.random((80, 3)) < 0.2)
+    with one_thread():
+        model = GPPVAE("RBF(age)", epochs=20, missing="mask").fit(samples, table, progress=False)
+    answers, cells = Answers(model, Source(make_part(model, table, samples)), "t", "t"), list(range(5, 80))
+    apart = ((samples - np.asarray(model.predict(table).mean)) / own_scales(model)[1]).iloc[cells]  # type: ignore[index]
+    errors = unpack(answers.colour({"kind": "error", "cells": cells}))[1]["values"]
+    np.testing.assert_allclose(errors, np.sqrt((apart**2).mean(axis=1)), rtol=1e-3)
+    facts = unpack(answers.frame({"row": {"age": 20.0}, "draws": 8}))[0]
+    np.testing.assert_allclose(answers.live.errors(samples, table)[[0, *cells]], [facts["rmse"], *errors], rtol=1e-3)
+    spreads = unpack(answers.colour({"kind": "uncertainty", "cells": cells}))[1]["values"]
+    np.testing.assert_allclose(answers.live.spread(table)[[0, *cells]], [facts["uncertainty"], *spreads], rtol=1e-3)
+
+
+def test_counts_with_gaps_are_predicted_at_the_size_of_a_whole_sample() -> None:
+    rng = np.random.default_rng(0)
+    x = np.linspace(0.0, 5.0, 24)
+    counts = rng.poisson(np.exp(3.0 + np.sin(x[:, None] + np.arange(6)))).astype(np.float64)
+    counts[:, 3:] = np.where(np.arange(24)[:, None] % 3 == 0, np.nan, counts[:, 3:])
+    settings = {"latent_dim": 2, "width": 8, "epochs": 3, "warmup_epochs": 1, "gp_epochs": 1, "missing": "mask"}
+    with one_thread():
+        model = GPPVAE("RBF(x)", likelihood="poisson", **settings).fit(counts, {"x": x}, progress=False)
+    answers = Answers(model, Source(make_part(model, {"x": x}, counts)), "t", "t")
+    size = unpack(answers.frame({"row": {"x": 0.0}}))[0]["size"]
+    assert size > 1.5 * np.nansum(counts[0])  # half of it was not observed
+    data = Samples(counts, missing="mask")
+    expected = at_their_sizes(model, data, Table({"x": x[:1]}), np.array([0]))[SIZE]
+    np.testing.assert_allclose(size, expected[0], rtol=1e-6)
+    errors = unpack(answers.colour({"kind": "error", "cells": [0, 1, 2]}))[1]["values"]
+    np.testing.assert_allclose(answers.live.errors(counts, {"x": x})[:3], errors, rtol=1e-5)
 
 
 def test_the_path_is_in_the_coordinates_of_the_scatter(pictures: Case) -> None:
@@ -368,8 +410,10 @@ def test_named_values_are_found_by_their_names() -> None:
     np.testing.assert_array_equal(values(content, (2,), "file 1", ["zinc", "iron, total"]), [[2.5, 1.5], [4.5, 3.5]])
     with pytest.raises(ValueError, match="expected a column 'urea' in the first line of file 1, got none"):
         values(content, (2,), "file 1", ["zinc", "urea"])
-    with pytest.raises(ValueError, match="expected lines of 2 numbers in file 1"):
+    with pytest.raises(ValueError, match="got '' in sample 1; the model was fitted without missing values"):
         values(b"zinc,urea\n1\n", (2,), "file 1", ["zinc", "urea"])
+    with pytest.raises(ValueError, match="expected lines of 2 numbers in file 1, got none"):
+        values(b"zinc,urea\n", (2,), "file 1", ["zinc", "urea"])
     np.testing.assert_array_equal(values(b"1,2\n", (2,), "file 1", ["zinc", "urea"]), [[1.0, 2.0]])
 
 
@@ -393,3 +437,13 @@ def test_the_page_answers_while_an_object_is_learned(pictures: Case, monkeypatch
     thread.join(60)
     assert answers.added == ["mine"]
     assert unpack(answers.frame({"row": {"spot": "mine", "angle": 45.0}}))[0]["status"] == 1
+
+
+def test_values_may_be_missing_where_the_model_knows_missing_values() -> None:
+    from gppvae.explore.objects import values
+
+    gaps = values(b"age,zinc,urea\n50,1.5,\n60,NA,4\n", (2,), "file 1", ["zinc", "urea"], gaps=True)
+    np.testing.assert_array_equal(gaps, [[1.5, np.nan], [np.nan, 4.0]])
+    np.testing.assert_array_equal(values(b",2\n1,nan\n", (2,), "file 1", None, gaps=True), [[np.nan, 2], [1, np.nan]])
+    with pytest.raises(ValueError, match=r"expected numbers in file 1, got 'low' in sample 2$"):
+        values(b"1,2\nlow,2\n", (2,), "file 1", None, gaps=True)

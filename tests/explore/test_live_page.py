@@ -243,6 +243,19 @@ def test_panels_save_numbers_and_figures(tab: LiveBrowser, served: Served, tmp_p
     table = saved_rows(tmp_path / "spots-table.csv")
     assert len(table) == len(served.answers.cells.table) and table[0].keys() >= {"spot", "angle", "batch", "status"}
     assert HOSTILE in {row["spot"] for row in table}
+    tab.run(
+        "(s => { s.value = 'error'; s.dispatchEvent(new Event('change')); })(document.getElementById('grid-colour'))"
+    )
+    tab.until("!document.getElementById('grid-legend').textContent.includes('to go')")
+    (tmp_path / names[0]).unlink()
+    tab.run("document.querySelector('#table-panel .save button').click()")
+    wait_for(lambda: (tmp_path / names[0]).exists(), 10)
+    found |= {"table": served.case.table, "samples": served.case.samples}
+    exec(python_lines(tab, "table"), found)
+    errors = {(row["spot"], float(row["angle"])): float(row["error"]) for row in saved_rows(tmp_path / names[0])}
+    here = [errors[spot, angle] for spot, angle in zip(found["table"]["spot"], found["table"]["angle"], strict=True)]
+    np.testing.assert_allclose(found["error"], here, rtol=1e-4)
+    assert len(found["uncertainty"]) == len(found["table"])
     for name in names[1::2]:
         text = (tmp_path / name).read_text()
         assert (
@@ -329,6 +342,55 @@ def test_vectors_have_curves_with_names(browser: LiveBrowser, served_vectors: Se
     browser.click("#grid", 300, 60)  # subjects are strips along age: any place can be asked
     browser.until(f"{WHERE} !== {json.dumps(before)}")
     assert browser.complaints() == []
+
+
+@pytest.fixture(scope="module")
+def served_strips(vectors: Case) -> Iterator[Served]:
+    """The blood values at so many ages that subjects are strips, not rows of cells."""
+    age = np.random.default_rng(1).uniform(20.0, 70.0, 80).round(2)
+    table = pd.DataFrame({"subject": np.repeat([f"subject {n}" for n in range(5)], 16), "age": age, "sex": "f"})
+    yield from serve(Case(vectors.model, vectors.folder, np.ones((80, 6), np.float32), table, np.zeros(80, bool)))
+
+
+def test_arrow_keys_reach_every_row_of_a_strip(browser: LiveBrowser, served_strips: Served) -> None:
+    """They went a fiftieth of the range along it, past the measured ages."""
+    browser.visit(f"{served_strips.server.address}#r.subject=subject+1&r.age=0")
+    table = served_strips.case.table
+    ages = sorted(table["age"][table["subject"] == "subject 1"])
+    browser.run("document.getElementById('grid').focus()")
+    for age in ages:
+        browser.press("ArrowRight", 39)
+        browser.until(f"/age {age:g}\\b.* measured/.test({WHERE})")
+    browser.press("ArrowDown", 40)  # to the nearest age of the next subject
+    after = table["age"][table["subject"] == "subject 2"]
+    nearest = after.iloc[(after - ages[-1]).abs().argmin()]
+    browser.until(f"{WHERE}.includes('subject 2') && /age {nearest:g}\\b/.test({WHERE})")
+    browser.press("ArrowLeft", 37)
+    browser.until(f"/age {after[after < nearest].max():g}\\b/.test({WHERE})")
+    browser.run("(s => { s.value = 'age'; s.dispatchEvent(new Event('change')); })(document.getElementById('grid-y'))")
+    for key, code in (("ArrowUp", 38), ("ArrowDown", 40), ("ArrowRight", 39)):
+        browser.press(key, code)  # on a map they go on from place to place
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("kernel", ["RBF(age)", "Learned(subject, 2)"])
+def test_a_table_of_one_column_is_one_strip(browser: LiveBrowser, tmp_path: Path, kernel: str) -> None:
+    """It was a diagonal of the column against itself."""
+    table = pd.DataFrame({"age": np.linspace(0.0, 9.0, 40), "subject": [f"s{n % 4}" for n in range(40)]})
+    samples = np.sin(table["age"].to_numpy()[:, None] + np.arange(3)).astype(np.float32)
+    with one_thread():
+        model = GPPVAE(kernel, 1, width=8, epochs=2, inference="global").fit(samples, table, progress=False)
+        model.save(tmp_path / "run")
+    for served in serve(Case(model, tmp_path / "run", samples, table, np.zeros(40, bool))):
+        browser.go(served.server.address, "document.documentElement.dataset.ready === 'yes'", 1400, 1000, "light")
+        assert browser.run("document.getElementById('grid').clientHeight") < 40
+        before = browser.run(WHERE)
+        browser.click("#grid", 100, 14)
+        browser.until(f"{WHERE} !== {json.dumps(before)}")
+        before = browser.run(WHERE)
+        browser.press("ArrowRight", 39)
+        browser.until(f"{WHERE} !== {json.dumps(before)}")
+        assert browser.complaints() == []
 
 
 def test_a_dropped_table_says_whose_it_is_and_when(browser: LiveBrowser, served_vectors: Served) -> None:

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 from gppvae import GPPVAE
+from gppvae.data.sizes import SIZE
 from gppvae.estimator.comparison import Comparison
 from gppvae.report.along import plot_along
-from gppvae.report.checked import LEVELS, Checked
-from gppvae.report.plots import coverage_reading, epoch_axis, plot_training
+from gppvae.report.checked import LEVELS, Checked, check_rows
+from gppvae.report.plots import coverage_reading, epoch_axis, plot_cases, plot_training
 from gppvae.report.run import first_cell, write_report
 from tiny import held_out
 
@@ -50,6 +51,21 @@ def test_vectors_have_curves_names_and_downloads(vectors) -> None:
     plot = plot_along(model, train, test)
     assert plot is not None and len(plot.charts) == 4
     assert 'class="ring' in plot.charts[0].body and 'class="dot' in plot.charts[0].body
+
+
+def test_values_of_a_frame_are_found_by_their_names_and_every_sample_needs_a_row(vectors, tmp_path: Path) -> None:
+    """In another order they were compared with the predictions of other values."""
+    _, model, train, (samples, table) = vectors
+    frame = pd.DataFrame(samples, columns=model.sample_names_)
+    turned = frame[frame.columns[::-1]]
+    index = np.arange(len(table))
+    np.testing.assert_array_equal(check_rows(model, (turned, table), index).truth, samples)
+    errors = [check_rows(model, (data, table), index).errors() for data in (samples, turned)]
+    np.testing.assert_array_equal(*errors)
+    few = (samples[:5], table)
+    for ask in (lambda: model.plot_predictions(*few), lambda: model.report(tmp_path, train=train, test=few)):
+        with pytest.raises(ValueError, match=f"got {len(table)} rows and 5 samples"):
+            ask()
 
 
 def test_no_section_is_lost_without_the_data(vectors) -> None:
@@ -172,6 +188,50 @@ def test_columns_that_do_not_apply_to_some_rows(kernel: str, tmp_path: Path) -> 
     assert plot is not None and plot.charts and "nan" not in "".join(chart.body for chart in plot.charts)
     page = write_report(tmp_path, model, train=part, test=part)
     assert EXPLAINED in sections(page) and "Measured and predicted" in sections(page)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "maps"),
+    [("RBF(x) * RBF(y)", True), ("RBF(x, y)", True), ("RBF(x) * Periodic(y, 4)", False), ("RBF(x) + RBF(y)", False),
+     ("Categorical(who) * RBF(x) * RBF(y)", False)],
+)  # fmt: skip
+def test_places_have_maps_also_where_the_kernel_is_a_product(kernel: str, maps: bool) -> None:
+    """A curve along x would run through all y."""
+    x, y = (part.ravel().astype(float) for part in np.meshgrid(np.arange(6), np.arange(6)))
+    samples = np.stack([np.sin(x) + y, np.cos(y)], axis=1).astype(np.float32)
+    table = pd.DataFrame({"x": x, "y": y, "who": np.where(np.arange(36) % 2, "a", "b")})
+    model = GPPVAE(kernel, latent_dim=1, epochs=2, inference="global").fit(samples, table, progress=False)
+    plot = plot_along(model, (samples, table), None)
+    assert plot is not None and ("at 36 places" in plot.caption) == maps
+
+
+def test_cases_of_counts_are_ranked_by_the_deviance_as_the_results_are(tmp_path: Path) -> None:
+    """By squared error the rows with the largest counts were always the worst."""
+    x, rng = np.linspace(0.0, 5.0, 40), np.random.default_rng(0)
+    counts = rng.poisson(np.where(np.arange(40) % 2, 400.0, 4.0)[:, None] * np.ones(5)).astype(np.float32)
+    counts[0] = [0, 0, 200, 0, 0]  # far from its neighbours for its size
+    model = GPPVAE("RBF(x)", latent_dim=1, epochs=2, likelihood="poisson").fit(counts, {"x": x}, progress=False)
+    found = check_rows(model, (counts, {"x": x}), np.arange(40))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviance = 2 * (np.where(counts > 0, counts * np.log(counts / found.mean), 0) - counts + found.mean)
+    np.testing.assert_allclose(found.errors(), deviance.mean(1), rtol=1e-4)
+    assert found.cases(1)[0] == ("worst", int(deviance.mean(1).argmax())) and found.measure == "deviance"
+    assert plot_cases(model, found, {}).charts[0].label.startswith("worst, deviance ")
+    assert "deviance" in write_report(tmp_path, model, train=(counts, {"x": x})).read_text("utf-8")
+
+
+def test_maps_of_counts_are_predicted_at_the_size_of_each_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a place of which little was counted looks badly predicted."""
+    x, y = (part.ravel().astype(float) for part in np.meshgrid(np.arange(4), np.arange(4)))
+    size = np.where(x > 1, 200, 20)
+    counts = np.stack([size, size // 2], axis=1).astype(np.float32)
+    model = GPPVAE("RBF(x, y)", latent_dim=1, epochs=2, likelihood="poisson")
+    model.fit(counts, {"x": x, "y": y}, progress=False)
+    asked = []
+    monkeypatch.setattr(model, "predict", lambda table: (asked.append(table), GPPVAE.predict(model, table))[1])
+    plot = plot_along(model, (counts, {"x": x, "y": y}), None)
+    assert plot is not None and plot.caption.endswith("predicted, each place at its own size.")
+    np.testing.assert_array_equal(np.asarray(asked[0][SIZE]), counts.sum(1))
 
 
 def test_a_switch_may_be_drawn_along() -> None:

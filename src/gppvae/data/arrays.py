@@ -124,7 +124,7 @@ class Samples:
                 first = start + int(np.argwhere(bad.reshape(len(block), -1).any(1))[0, 0])
                 raise ValueError(
                     f"expected finite samples, got NaN or infinity in sample {first}; "
-                    "clean the data, or pass missing='mask' for NaN"
+                    "clean the data, or pass missing='mask' (--missing mask) for NaN"
                 )
             if self.missing == "mask":
                 self.missing_values.add(start, block)

@@ -21,6 +21,13 @@ HEAD_BYTES = 1 << 22  # of a file, enough for the header line and some rows
 PARQUET = (".parquet", ".pq")
 ROWS_TRIED = 20  # to tell the separator
 MISSING_WORDS = ("NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")  # in a column of numbers
+OTHER_KINDS = {  # how files begin that are often given by mistake
+    b"PK\x03\x04": "a zip file, such as an Excel workbook; save the sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook; save the sheet as CSV",
+    b"\x93NUMPY": "a NumPy array; samples are given with --data, beside a table",
+    b"\x89HDF": "an HDF5 file; samples are given with --data, beside a table",
+    b"PAR1": "a Parquet table; let its name end in .parquet",
+}
 NO_IDS = ("NaN", "nan")  # an id may well be called NA
 
 
@@ -65,7 +72,9 @@ def _read_text(file: Path, ids: list[str]) -> pd.DataFrame:
                 encoding="utf-8-sig",  # with or without the byte order mark of spreadsheets
                 low_memory=False,  # one type per column, not one per chunk of the file
             )
-    except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
+    except pd.errors.EmptyDataError:
+        raise ValueError(f"{expected} nothing; give one row per sample below a line of names") from None
+    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
         raise ValueError(f"{expected} something else ({reason(error)}); check that row") from None
     for name in table.columns:
         if name in ids:
@@ -112,8 +121,12 @@ def _check_text(file: Path, expected: str) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
     with open(file, "rb") as content:
-        if content.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        start = content.read(8)
+        if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             raise ValueError(f"{expected} UTF-16; save it as UTF-8")
+        other = next((words for mark, words in OTHER_KINDS.items() if start.startswith(mark)), None)
+        if other is not None:
+            raise ValueError(f"{expected} {other}")
         content.seek(0)
         while True:
             block = content.read(1 << 20)

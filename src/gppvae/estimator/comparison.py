@@ -194,24 +194,42 @@ def _weighted_rows(model: Measuring, table: Table, wanted: Table) -> Iterator[tu
     for leaf in (objects, view):
         if leaf is not None:
             yield f"mean of the {leaf.column}", _of_same_id(leaf.column, table, wanted, everything)
-    complete = [leaf for leaf in leaves if isinstance(leaf, NumericLeaf) and _complete(leaf, table, wanted)]
-    # Beside a trend, a period alone would call the same day of another year the nearest.
-    numeric = min(complete, key=lambda leaf: isinstance(leaf, Periodic), default=None)
-    if numeric is None:
+    axes = _axes(model, table, wanted)
+    if not axes:
         return
-    names = numeric.columns_read
-    period = numeric.period if isinstance(numeric, Periodic) else None
+    names = tuple(axes)
     a, b = wanted.numeric(names), table.numeric(names)  # (wanted, d), (training, d)
     spread = np.where(b.std(0) > 0, b.std(0), 1.0)
-    squares = sum(np.square(view_distance(a[:, c], b[:, c], period) / spread[c]) for c in range(len(names)))
+    squares = sum(np.square(view_distance(a[:, c], b[:, c], axes[name]) / spread[c]) for c, name in enumerate(names))
     kin = _kin(wanted, table, [leaf.column for leaf in ids], None if objects is None else objects.column)
     distance = np.where(kin, np.sqrt(squares), np.inf)
     # All rows of one place, but not those on the other side at the same distance: that would be a line.
     places = [(b == b[row.argmin()]).all(1) & np.isfinite(row) for row in distance]
     yield NEAREST, [_even(_spread(np.flatnonzero(place))) for place in places]
     if len(names) == 1:
-        neighbours = [_neighbours(a[n, 0], b[:, 0], kin[n], period) for n in range(len(wanted))]
+        neighbours = [_neighbours(a[n, 0], b[:, 0], kin[n], axes[names[0]]) for n in range(len(wanted))]
         yield f"{LINEAR}{names[0]}", neighbours
+
+
+def _axes(model: Measuring, table: Table, wanted: Table) -> dict[str, float | None]:
+    """The columns of numbers in which a nearest sample is near, each with its period, if it has one.
+
+    They are those of one part of the kernel and of the parts that it is multiplied by: RBF(x) * RBF(y) is a map.
+    """
+    terms = [term for kernel in model.prior_.kernels for term in kernel.terms()]
+    numeric = [
+        leaf
+        for leaf in model.prior_.leaves()
+        if isinstance(leaf, NumericLeaf) and all(len(t.known(leaf.columns_read)) == len(t) for t in (table, wanted))
+    ]
+    # Beside a trend, a period alone would call the same day of another year the nearest.
+    numeric.sort(key=lambda leaf: isinstance(leaf, Periodic))
+    found: dict[str, float | None] = {}
+    for leaf in numeric:
+        if any(leaf in term.leaves and numeric[0] in term.leaves for term in terms):
+            for name in leaf.columns_read:
+                found.setdefault(name, leaf.period if isinstance(leaf, Periodic) else None)
+    return found
 
 
 def _of_same_id(column: str, table: Table, wanted: Table, otherwise: Weights) -> list[Weights]:
@@ -240,11 +258,6 @@ def _kin(wanted: Table, table: Table, columns: list[str], objects: str | None) -
 def _alike(wanted: Table, table: Table, column: str) -> np.ndarray:
     """Which training rows have the same id in a column as each wanted row, (wanted, training)."""
     return np.asarray(wanted.ids(column)[:, None] == table.ids(column)[None, :])
-
-
-def _complete(leaf: NumericLeaf, *tables: Table) -> bool:
-    """Whether no number that the leaf reads is missing."""
-    return all(len(table.known(leaf.columns_read)) == len(table) for table in tables)
 
 
 def _spread(rows: np.ndarray) -> np.ndarray:

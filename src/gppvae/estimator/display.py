@@ -9,9 +9,11 @@ import numpy as np
 
 from gppvae.data.png import png_uri
 from gppvae.data.settings import settings_rows
+from gppvae.estimator.kernel_summary import kernel_text
 
 if TYPE_CHECKING:
     from gppvae.estimator.base import Estimator
+    from gppvae.estimator.impute import Imputation
     from gppvae.estimator.prediction import Prediction
 
 MAX_PICTURES, MAX_ROWS, MAX_VALUES = 12, 8, 10
@@ -39,7 +41,7 @@ def estimator_html(model: Estimator) -> str:
     settings = getattr(model, "resolved_", None) or model.get_params()
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td style='text-align:left'>{escape(value)}</td></tr>"
-        for name, value in [("kernel", str(settings["kernel"])), *settings_rows(settings)]
+        for name, value in [*_kernel(model), *settings_rows(settings)]
     )
     state = fitted_text(model) or "not fitted yet"
     return (
@@ -48,7 +50,14 @@ def estimator_html(model: Estimator) -> str:
     )
 
 
-def prediction_text(prediction: Prediction) -> str:
+def _kernel(model: Any) -> list[tuple[str, str]]:
+    """A row with the kernel: as it was written where the model is fitted. A plain VAE has none."""
+    if "kernel" not in model.get_params():
+        return []
+    return [("kernel", kernel_text(model) if hasattr(model, "prior_") else str(model.kernel))]
+
+
+def prediction_text(prediction: Prediction | Imputation) -> str:
     """Shape and range of a prediction in one line."""
     mean = np.asarray(prediction.mean)
     words = [f"{len(mean)} samples of shape {mean.shape[1:]}"]
@@ -57,10 +66,13 @@ def prediction_text(prediction: Prediction) -> str:
         words.append(
             "no std: n_samples=0" if prediction.std is None else f"std {np.asarray(prediction.std).mean():.4g}"
         )
-    return f"Prediction({', '.join(words)})"
+    draws = getattr(prediction, "draws", None)
+    if draws is not None:
+        words.append(f"{len(draws)} draws")
+    return f"{type(prediction).__name__}({', '.join(words)})"
 
 
-def prediction_html(prediction: Prediction) -> str:
+def prediction_html(prediction: Prediction | Imputation) -> str:
     """Pictures of the first samples, or a table of the first rows."""
     mean = np.asarray(prediction.mean)
     std = None if prediction.std is None else np.asarray(prediction.std)

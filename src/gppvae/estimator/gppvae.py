@@ -584,8 +584,8 @@ class GPPVAE(Plotting, Measuring):
             seed: of that draw; the estimator's when None.
         """
         whole("n_rows", n_rows, 2)
-        names = self.sample_names_ or ()
-        return explain(self._fitted, Table(table), self.layout_, n_rows, self.seed if seed is None else seed, names)
+        fitted, names = self._fitted, self.sample_names_ or ()
+        return explain(fitted, Table(table), self.layout_, n_rows, self.seed if seed is None else seed, names)
 
     def _draws(
         self, weights: LatentPosterior, n: int, seed: int | None

@@ -12,6 +12,7 @@ from torch import Tensor
 from gppvae.data.arrays import Samples, shape_out, to_input_layout
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
+from gppvae.estimator.display import prediction_html, prediction_text
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.inference.observation_weight import Trust, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.row_latents import STEPS, Observed, RowLatents
@@ -41,6 +42,12 @@ class Imputation:
     mean: np.ndarray
     std: np.ndarray
     draws: np.ndarray | None
+
+    def __repr__(self) -> str:
+        return prediction_text(self)
+
+    def _repr_html_(self) -> str:
+        return prediction_html(self)
 
 
 @dataclass(frozen=True)

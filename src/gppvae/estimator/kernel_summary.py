@@ -63,12 +63,15 @@ def noise_label(model: GPPVAE) -> str:
 
 
 def kernel_label(model: GPPVAE, part: Leaf | Scale) -> str:
-    """A label for a part of the kernel whose parameters were not learned."""
+    """A label for a part of the kernel whose parameters were not trained."""
     own = [parameter for parameter in part.parameters(recurse=isinstance(part, Leaf)) if parameter.numel()]
     if not own:
         return ""
     trained = any(phase["lr"].get("prior", 0.0) > 0 for phase in model.resolved_["phases"])
-    return "" if trained and any(parameter.requires_grad for parameter in own) else " (fixed, not learned)"
+    still = not any(parameter.requires_grad for parameter in own)
+    if still and isinstance(part, StationaryLeaf) and not part.fixed:
+        return " (found before training, then fixed)"  # by the linear start: see estimator/plan.py
+    return " (fixed, not learned)" if still or not trained else ""
 
 
 def kernel_text(model: GPPVAE) -> str:

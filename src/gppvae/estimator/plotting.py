@@ -44,15 +44,15 @@ class Plotting:
 
     def plot_training(self) -> Any:
         """The loss, its terms and the validation error over epochs."""
-        return _drawing("plots").plot_training(self)
+        return self._plot("plot_training")
 
     def plot_covariances(self) -> Any:
         """What the kernel learned about ids and numbers: a labelled heat map for each part of it."""
-        return _drawing("plots").plot_covariances(self)
+        return self._plot("plot_covariances")
 
     def plot_explain(self, table: Any) -> Any:
         """Shares and curves of the kernel's terms over the rows of `table` (see `explain`)."""
-        return _drawing("plots").plot_explain(self, self.explain(table))  # type: ignore[attr-defined]
+        return self._plot("plot_explain", self.explain(table))  # type: ignore[attr-defined]
 
     def plot_predictions(self, samples: Any, table: Any, each: int = 4) -> Any:
         """Worst, typical and best predictions of known samples, `each` of a kind, with their uncertainty.
@@ -60,7 +60,7 @@ class Plotting:
         Args:
             samples: known, best not trained on.  table: their rows.
         """
-        return _drawing("plots").plot_predictions_of(self, samples, table, each)
+        return self._plot("plot_predictions_of", samples, table, each)
 
     def plot_calibration(self, samples: Any, table: Any) -> Any:
         """Share of true values inside the predicted intervals, against the share that should be.
@@ -68,4 +68,9 @@ class Plotting:
         Args:
             samples: that were not trained on.  table: their rows.
         """
-        return _drawing("plots").plot_calibration_of(self, samples, table)
+        return self._plot("plot_calibration_of", samples, table)
+
+    def _plot(self, name: str, *given: Any) -> Any:
+        """A figure of the fitted model by a function of gppvae.report.plots."""
+        _ = self._fitted_model  # type: ignore[attr-defined]  # or an error that says so
+        return getattr(_drawing("plots"), name)(self, *given)

@@ -88,10 +88,10 @@ class Answers:
             sizes = self._sizes(cells[:1])
         found = self.live.frame(_table(row), n, off, bool(asked.get("noise", False)), min(kept, n), sizes)
         facts: dict[str, Any] = {"status": status, "count": len(cells), "size": None if sizes is None else sizes[0]}
-        if measured is not None and np.isfinite(error := _rmse(measured, found.mean[0])):
-            facts["rmse"] = error
+        if measured is not None and np.isfinite(error := self.live.rms(measured - found.mean)[0]):
+            facts["rmse"] = float(error)
         if found.std is not None:
-            facts["uncertainty"] = float(np.sqrt(np.square(found.std[0]).mean()))
+            facts["uncertainty"] = float(self.live.rms(found.std)[0])
         arrays = {
             "mean": found.mean[0],
             "std": None if found.std is None else found.std[0],
@@ -109,11 +109,9 @@ class Answers:
         if kind == "error":
             numbers = self._numbers(asked.get("cells"))
             predicted = self.live.frame(self.cells.rows(numbers), off=off, sizes=self._sizes(numbers)).mean
-            values = [
-                np.nan if sample is None else _rmse(sample, guess)
-                for sample, guess in zip(self.cells.read(numbers), predicted, strict=True)
-            ]
-            return pack({}, {"values": np.array(values)})
+            nothing = np.full(predicted.shape[1:], np.nan)
+            truth = [nothing if sample is None else sample for sample in self.cells.read(numbers)]
+            return pack({}, {"values": self.live.rms(np.stack(truth) - predicted)})
         if "rows" in asked:
             rows = [check_row(self.cells.columns, row) for row in _listed(asked["rows"])]
             table: Any = {column.name: [row[column.name] for row in rows] for column in self.cells.columns}
@@ -224,14 +222,10 @@ class Answers:
 
     def _sizes(self, numbers: list[int]) -> list[float] | None:
         """Sizes of the measured samples of counts, for which predictions are made; None if there are none."""
-        likelihood = self.live.model.model_.autoencoder.likelihood
-        if likelihood.size_column is not None and likelihood.size_column in self.cells.table.columns:
-            given = self.cells.table.numeric((likelihood.size_column,))[numbers, 0]
-            return [float(size) for size in given]
-        if not likelihood.needs_totals:
-            return None
         samples = self.cells.read(numbers)
-        return None if any(s is None for s in samples) else [float(np.nansum(s)) for s in samples]  # type: ignore[arg-type]
+        known = [sample for sample in samples if sample is not None]
+        truth = np.stack(known) if len(known) == len(samples) else None
+        return self.live.sizes(truth, self.cells.table.take(np.asarray(numbers, dtype=np.int64)))
 
     def _numbers(self, asked: Any) -> list[int]:
         numbers = _listed(asked)
@@ -247,12 +241,6 @@ def _table(row: dict[str, Any]) -> Table:
 def _plain(number: float) -> float | None:
     """A number as JSON has it."""
     return float(number) if np.isfinite(number) else None
-
-
-def _rmse(truth: np.ndarray, guess: np.ndarray) -> float:
-    """Root mean squared error over the observed values; NaN if there are none."""
-    seen = np.isfinite(truth)
-    return float(np.sqrt(np.square(truth[seen] - guess[seen]).mean())) if seen.any() else float("nan")
 
 
 def _listed(asked: Any) -> list[Any]:

@@ -16,12 +16,14 @@ from gppvae.data.sizes import sizes_in
 from gppvae.data.table import Rows, Table
 from gppvae.estimator import GPPVAE
 from gppvae.estimator.prediction import mean_and_std
+from gppvae.explore.sources import make_part
 from gppvae.explore.terms import TermName, noise_without, weight_masks
 from gppvae.models.objects import vectors_drawn
 from gppvae.models.predict import latents_at
+from gppvae.report.checked import own_scales
 
 NOTHING_OFF: frozenset[TermName] = frozenset()
-BLOCK_DRAWS = 8  # when many cells are coloured
+BLOCK_DRAWS, BLOCK_ROWS = 8, 64  # when many cells are coloured
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Live:
         self.lock = threading.RLock()  # of the model that answers
         self.adding = threading.RLock()  # held while objects are learned, when the model still answers
         self._drawn: dict[int, _Drawn] = {}
+        own = own_scales(model)
+        self.unit: np.ndarray | float = 1.0 if own is None else own[1]  # of errors and spreads
 
     def rows(self, table: Any) -> Rows:
         """A table as the kernels read it."""
@@ -72,6 +76,7 @@ class Live:
         include_noise: bool = False,
         keep_draws: int = 0,
         sizes: Sequence[float] | None = None,
+        same_noise: bool = False,
     ) -> Frame:
         """What `GPPVAE.predict` and `GPPVAE.sample` give at rows, without the terms that are off.
 
@@ -79,6 +84,8 @@ class Live:
             table: rows wanted.  n_draws: for the standard deviation; 0 for none.
             include_noise: let it be that of a new sample.  keep_draws: how many of the draws to give back.
             sizes: of samples of counts, one per row; by default those in the table, else a typical size.
+            same_noise: draw the noise of the latents once for all rows, so that the numbers of a row do not depend on
+                the rows asked beside it.
         """
         with self.lock:
             rows, posterior = self.rows(table), self.model.posterior_
@@ -94,21 +101,63 @@ class Live:
             f = self._functions(rows, drawn.weights, masks, drawn.vectors)
             generator = torch.Generator()
             generator.set_state(drawn.state)
-            eps = torch.stack(
-                [torch.randn(f.shape[1:], generator=generator, dtype=torch.float64) for _ in range(len(f))]
-            )
+            shape = (1, f.shape[2]) if same_noise else f.shape[1:]
+            eps = torch.stack([torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(len(f))])
             noise = noise_without(self.model.prior_, rows, off).sqrt()
             means, variances = self._decoded(f + noise * eps.to(f.device), size)
             pairs = zip(means, variances, strict=True)
             found = mean_and_std(pairs, include_noise, self.model.calibration_, self.model._unit(), carried)
             return Frame(_array(mean), found["std"], _array(means[:keep_draws]) if keep_draws else None)
 
-    @torch.no_grad()
     def spread(self, table: Any, off: frozenset[TermName] = NOTHING_OFF) -> np.ndarray:
-        """Standard deviation of a row's prediction over draws, root mean square over its values, (N,)."""
-        std = self.frame(table, BLOCK_DRAWS, off).std
-        assert std is not None
-        return np.sqrt(np.square(std).reshape(len(std), -1).mean(1))
+        """Standard deviation of a row's prediction over draws, root mean square over its values in `unit`s, (N,)."""
+        rows, found = Table(table), []
+        for index in _blocks(len(rows)):
+            std = self.frame(rows.take(index), BLOCK_DRAWS, off, same_noise=True).std
+            assert std is not None
+            found.append(self.rms(std))
+        return np.concatenate(found)
+
+    def errors(self, samples: Any, table: Any, off: frozenset[TermName] = NOTHING_OFF) -> np.ndarray:
+        """Root mean squared error of each row over its observed values in `unit`s, (N,); NaN where there are none.
+
+        Counts are predicted at the size of each sample.
+
+        Args:
+            samples: as the model was fitted to.  table: their rows.
+        """
+        part, found = make_part(self.model, table, samples), []
+        assert part.samples is not None
+        for index in _blocks(len(part.table)):
+            y, mask = part.samples.read(torch.from_numpy(index))
+            truth = y.numpy() if mask is None else np.where(mask.numpy(), y.numpy(), np.nan)
+            block = part.table.take(index)
+            found.append(self.rms(truth - self.frame(block, off=off, sizes=self.sizes(truth, block)).mean))
+        return np.concatenate(found)
+
+    def sizes(self, truth: np.ndarray | None, table: Table) -> list[float] | None:
+        """Sizes of measured samples of counts, for which predictions are made; None if there are none.
+
+        Args:
+            truth: (n, *shape), NaN where nothing was observed; None if not known.  table: their rows.
+        """
+        likelihood = self.model.model_.autoencoder.likelihood
+        if likelihood.size_column is not None and likelihood.size_column in table.columns:
+            return [float(size) for size in table.numeric((likelihood.size_column,))[:, 0]]
+        if truth is None or not likelihood.needs_totals:
+            return None
+        seen = np.isfinite(truth)
+        y, mask = torch.from_numpy(np.where(seen, truth, 0.0)), torch.from_numpy(seen)
+        device = self.model.prior_.device
+        totals = likelihood.sizes(y.to(device), mask.to(device) if self.model.missing == "mask" else None, None)
+        return None if totals is None else [float(size) for size in totals]
+
+    def rms(self, values: np.ndarray) -> np.ndarray:
+        """Root mean square in `unit`s of what is known of each row, (n,); NaN where nothing is."""
+        squares = np.square(values / self.unit).reshape(len(values), -1)
+        known = np.isfinite(squares)
+        total, count = np.where(known, squares, 0.0).sum(1), known.sum(1)
+        return np.where(count > 0, np.sqrt(total / np.maximum(count, 1)), np.nan)
 
     @torch.no_grad()
     def latents(self, table: Any, off: frozenset[TermName] = NOTHING_OFF) -> tuple[np.ndarray, np.ndarray]:
@@ -161,6 +210,11 @@ class Live:
         mean = autoencoder.likelihood.mean(out)
         var = autoencoder.likelihood.variance(out).expand_as(mean)
         return mean.unflatten(0, z.shape[:2]), var.unflatten(0, z.shape[:2])
+
+
+def _blocks(n: int) -> list[np.ndarray]:
+    """The numbers of n rows, in order, a block at a time."""
+    return [np.arange(start, min(n, start + BLOCK_ROWS)) for start in range(0, max(1, n), BLOCK_ROWS)]
 
 
 def _array(x: Tensor) -> np.ndarray:

@@ -20,6 +20,7 @@ MAX_FILES = 64
 MAX_PIXELS = 40_000_000
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP")
 WHITE = 255
+MISSING = ("", "nan", "na")  # entries that are no value
 
 
 def new_object(model: GPPVAE, columns: list[ColumnFacts], asked: Any) -> tuple[np.ndarray, dict[str, list[Any]]]:
@@ -75,7 +76,7 @@ def _samples(model: GPPVAE, file: Any, what: str) -> list[np.ndarray]:
         raise ValueError(f"expected the bytes of {what} in base64, got something else") from None
     if is_image(model.shape_):
         return [picture(content, model.shape_, what)]
-    return list(values(content, model.shape_, what, model.sample_names_))
+    return list(values(content, model.shape_, what, model.sample_names_, model.missing == "mask"))
 
 
 def picture(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
@@ -97,26 +98,31 @@ def picture(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
     return pixels.transpose(2, 0, 1) if channels == 3 else pixels[None]
 
 
-def values(content: bytes, shape: tuple[int, ...], what: str, names: list[str] | None = None) -> np.ndarray:
+def values(
+    content: bytes, shape: tuple[int, ...], what: str, names: list[str] | None = None, gaps: bool = False
+) -> np.ndarray:
     """Rows of values, (n, K), from text with one sample per line, with or without a header line.
 
     Args:
         names: of the values that the model was fitted to; a header line then says which column is which.
+        gaps: whether values may be missing: nothing, "nan" or "na" is then NaN.
     """
     try:
         lines = [line for line in csv.reader(io.StringIO(content.decode("utf-8-sig"))) if line]
     except (UnicodeDecodeError, csv.Error):
         raise ValueError(f"expected a CSV table of values in {what}, got something else") from None
-    if lines and any(not _is_number(entry) for entry in lines[0]):
+    if lines and not all(_is_number(entry) or _is_missing(entry) for entry in lines[0]):
         header, lines = lines[0], lines[1:]
         lines = lines if names is None else _in_order(header, lines, names, what)
-    wrong = next((line for line in lines if len(line) != shape[0] or not all(map(_is_number, line))), None)
-    if wrong is not None or not lines:
-        raise ValueError(
-            f"expected lines of {shape[0]} numbers in {what}, got "
-            f"{'none' if wrong is None else f'a line of {len(wrong)} entries'}; one sample per line"
-        )
-    return np.array(lines, dtype=np.float64).astype(np.float32)
+    if not lines or any(len(line) != shape[0] for line in lines):
+        got = next((f"a line of {len(line)} entries" for line in lines if len(line) != shape[0]), "none")
+        raise ValueError(f"expected lines of {shape[0]} numbers in {what}, got {got}; one sample per line")
+    for number, line in enumerate(lines, 1):
+        wrong = next((entry for entry in line if not (_is_number(entry) or (gaps and _is_missing(entry)))), None)
+        if wrong is not None:
+            hint = "; the model was fitted without missing values" if _is_missing(wrong) else ""
+            raise ValueError(f"expected numbers in {what}, got {wrong!r:.60} in sample {number}{hint}")
+    return np.array([[np.nan if _is_missing(entry) else float(entry) for entry in line] for line in lines], np.float32)
 
 
 def _in_order(header: list[str], lines: list[list[str]], names: list[str], what: str) -> list[list[str]]:
@@ -136,3 +142,7 @@ def _is_number(entry: str) -> bool:
         return math.isfinite(float(entry))
     except ValueError:
         return False
+
+
+def _is_missing(entry: str) -> bool:
+    return entry.strip().lower() in MISSING

@@ -145,7 +145,7 @@ class Learned(IdLeaf):
         (['ann', 'bob'], (2, 2))
     """
 
-    advice_for_new_ids = "give samples of new ids to add_objects() first"
+    advice_for_new_ids = "give samples of new ids to add_objects() (gppvae add-objects) first"
 
     def __init__(self, column: str, dim: int | None = None, normalize: bool = False) -> None:
         super().__init__(column)
@@ -346,7 +346,7 @@ class Categorical(IdLeaf):
     """
 
     independent = True
-    advice_for_new_ids = "leave those rows out, or give samples of new ids to add_objects() first"
+    advice_for_new_ids = "leave those rows out, or give samples of new ids to add_objects() (gppvae add-objects) first"
 
     def __init__(self, column: str) -> None:
         super().__init__(column)

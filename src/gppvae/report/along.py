@@ -12,8 +12,11 @@ import numpy as np
 from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
+from gppvae.estimator.comparison import at_their_sizes
 from gppvae.kernels import IdLeaf, Periodic
 from gppvae.kernels.not_applicable import filled
+from gppvae.kernels.stationary import StationaryLeaf
+from gppvae.likelihoods.counts import Counts
 from gppvae.report.checked import Part, channel_names, known_numbers, named_entry, read
 from gppvae.report.images import is_image
 from gppvae.report.svg import Plot, Series, line_chart, scatter_map
@@ -30,9 +33,9 @@ def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | N
     if is_image(model.shape_) or not parts:
         return None
     leaves = model.prior_.leaves()
-    places = [leaf.columns_read for leaf in leaves if len(leaf.columns_read) == 2]
-    if places:
-        return _place_maps(model, places[0], train, test)
+    places = _place_columns(model)
+    if places is not None:
+        return _place_maps(model, places, train, test)
     ids = [leaf.column for leaf in leaves if isinstance(leaf, IdLeaf)]
     numeric = [leaf.columns_read[0] for leaf in leaves if len(leaf.columns_read) == 1 and not isinstance(leaf, IdLeaf)]
     numeric = [name for name in numeric if name not in ids]
@@ -41,6 +44,21 @@ def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | N
     table = Table(parts[0][1])
     column = max(numeric, key=lambda name: len(np.unique(known_numbers(table, (name,)))))
     return _lines_along(model, column, ids[0] if ids else None, train, test)
+
+
+def _place_columns(model: GPPVAE) -> tuple[str, ...] | None:
+    """The two columns of a map: of RBF(x, y), or of RBF(x) * RBF(y); None if the kernel has none.
+
+    A product with ids is for curves, one for each id. One with a period may have two columns of one time.
+    """
+    products = [
+        tuple(dict.fromkeys(name for leaf in term.leaves for name in leaf.columns_read))
+        for kernel in model.prior_.kernels
+        for term in kernel.terms()
+        if all(isinstance(leaf, StationaryLeaf) and not isinstance(leaf, Periodic) for leaf in term.leaves)
+    ]
+    found = [leaf.columns_read for leaf in model.prior_.leaves()] + products
+    return next((columns for columns in found if len(columns) == 2), None)
 
 
 @dataclass(frozen=True)
@@ -52,12 +70,17 @@ class _Measured:
     held_out: bool
 
 
-def _read_some(model: GPPVAE, part: Part, most: int, columns: Sequence[str], held_out: bool) -> _Measured:
-    """At most so many of the rows at which these columns are known."""
+def _read_some(
+    model: GPPVAE, part: Part, most: int, columns: Sequence[str], held_out: bool, sized: bool = False
+) -> _Measured:
+    """At most so many of the rows at which these columns are known; `sized`: with the sizes of samples of counts."""
     table = Table(part[1])
     known = table.known(columns)
     index = known[evenly(len(known), most)]
-    return _Measured(table.take(index), read(model, part[0], index), held_out)
+    rows = table.take(index)
+    if sized:
+        rows = at_their_sizes(model, model._samples(part[0]), rows, index)
+    return _Measured(rows, read(model, part[0], index), held_out)
 
 
 def _top_channels(model: GPPVAE, samples: np.ndarray, most: int) -> list[int]:
@@ -156,7 +179,9 @@ def _filled(tables: list[Table], column: str, grid: np.ndarray, by: str | None, 
 
 def _place_maps(model: GPPVAE, columns: tuple[str, ...], train: Part | None, test: Part | None) -> Plot:
     given = ((train, False), (test, True))
-    parts = [_read_some(model, part, MOST_PLACES, columns, held) for part, held in given if part is not None]
+    parts = [
+        _read_some(model, part, MOST_PLACES, columns, held, sized=True) for part, held in given if part is not None
+    ]
     samples = np.concatenate([part.samples for part in parts])
     places = np.concatenate([part.table.numeric(columns) for part in parts])
     predicted = np.concatenate([np.asarray(model.predict(part.table).mean) for part in parts])
@@ -167,4 +192,6 @@ def _place_maps(model: GPPVAE, columns: tuple[str, ...], train: Part | None, tes
         for what, values in (("measured", samples), ("predicted", predicted)):
             title = f"{names[channel]}, {what}"
             charts.append(scatter_map(places, values[:, channel], title, columns[0], columns[1], limits=limits))
-    return Plot(charts, f"The channels that vary most, at {len(places)} places: measured and predicted.")
+    counts = isinstance(model.model_.autoencoder.likelihood.values, Counts)
+    words = ", each place at its own size" if counts else ""
+    return Plot(charts, f"The channels that vary most, at {len(places)} places: measured and predicted{words}.")

@@ -31,6 +31,8 @@ class Checked:
         table: the rows.  truth: (n, *shape), NaN where nothing was observed.  mean: predicted.
         spread: standard deviation over draws of the latents.  std: that of a new sample.
         unit: of the values, so that errors of channels can be compared.
+        losses: error of each value, in units, as the likelihood has it, (n, *shape); squared ones when None.
+        measure: its name.
     """
 
     table: Table
@@ -39,12 +41,15 @@ class Checked:
     spread: np.ndarray
     std: np.ndarray
     unit: np.ndarray
+    losses: np.ndarray | None = None
+    measure: str = "mse"
 
     def errors(self) -> np.ndarray:
-        """Mean squared error of each row in units, (n,); NaN where nothing was observed."""
-        squares = np.square((self.truth - self.mean) / self.unit).reshape(len(self.truth), -1)
-        known = np.isfinite(squares)
-        return np.where(known.any(1), np.where(known, squares, 0.0).sum(1) / np.maximum(known.sum(1), 1), np.nan)
+        """Mean error of each row in units, (n,); NaN where nothing was observed."""
+        losses = np.square((self.truth - self.mean) / self.unit) if self.losses is None else self.losses
+        by_row = losses.reshape(len(self.truth), -1)
+        known = np.isfinite(by_row)
+        return np.where(known.any(1), np.where(known, by_row, 0.0).sum(1) / np.maximum(known.sum(1), 1), np.nan)
 
     def cases(self, each: int) -> list[tuple[str, int]]:
         """("worst" | "typical" | "best", row), `each` of a kind; only the worst and the best if rows are few."""
@@ -73,10 +78,17 @@ class Checked:
         return np.array([float((apart <= norm.ppf(0.5 + 0.5 * level)).mean()) for level in LEVELS])
 
 
+def opened(model: GPPVAE, part: Part) -> tuple[Samples, Table]:
+    """Samples, their values in the order of training, and their table; an error unless there is a row for each."""
+    data, table = model._samples(part[0]), Table(part[1])
+    if len(data) != len(table):
+        raise ValueError(f"expected one row of the table per sample, got {len(table)} rows and {len(data)} samples")
+    return data, table
+
+
 def read(model: GPPVAE, samples: Any, index: np.ndarray) -> np.ndarray:
     """Samples (n, *shape) with NaN where nothing was observed."""
-    data = Samples(samples, model.channels, model.scale, model.missing)
-    y, mask = data.read(torch.from_numpy(index))
+    y, mask = model._samples(samples).read(torch.from_numpy(index))
     return y.numpy() if mask is None else np.where(mask.numpy(), y.numpy(), np.nan)
 
 
@@ -87,12 +99,14 @@ def channels_first(model: GPPVAE, array: Any) -> np.ndarray:
 
 def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
     """Predict the rows at `index` with draws, and read their samples."""
-    data = Samples(part[0], model.channels, model.scale, model.missing)
-    table = at_their_sizes(model, data, Table(part[1]).take(index), index)
+    data, rows = opened(model, part)
+    table = at_their_sizes(model, data, rows.take(index), index)
     drawn: Prediction = model.predict(table, n_samples=DRAWS)
     noisy: Prediction = model.predict(table, n_samples=DRAWS, include_noise=True)
     mean, spread, std = (channels_first(model, array) for array in (drawn.mean, drawn.std, noisy.std))
-    return Checked(table, read(model, part[0], index), mean, spread, std, model._unit())
+    truth, unit, likelihood = read(model, part[0], index), model._unit(), model.model_.autoencoder.likelihood.values
+    losses = likelihood.error(*(torch.from_numpy(values / unit).double() for values in (truth, mean))).numpy()
+    return Checked(table, truth, mean, spread, std, unit, losses, likelihood.error_name)
 
 
 def own_scales(model: GPPVAE) -> tuple[np.ndarray, np.ndarray] | None:

@@ -28,6 +28,7 @@ from gppvae.report.checked import (
     own_scales,
     row_label,
 )
+from gppvae.report.errors import error_words
 from gppvae.report.images import is_image, shade_range, to_pictures, to_uint8
 from gppvae.report.pictures import heat_picture, picture_chart
 from gppvae.report.svg import (
@@ -354,12 +355,12 @@ def plot_cases(model: GPPVAE, checked: Checked, others: Mapping[str, np.ndarray]
     Args:
         others: predictions of other methods at the same rows, (n, *shape) each.
     """
-    errors, columns = checked.errors(), model.prior_.columns()
+    errors, columns, measure = checked.errors(), model.prior_.columns(), error_words(checked.measure)[0]
     charts = []
     known = np.concatenate([checked.truth.ravel(), checked.mean.ravel()])
     low, high = shade_range(known)
     for kind, row in checked.cases(each):
-        title, label = f"{kind}, MSE {errors[row]:.3g}", row_label(checked.table, row, columns)
+        title, label = f"{kind}, {measure} {errors[row]:.3g}", row_label(checked.table, row, columns)
         if is_image(model.shape_):
             pictures = {"truth": checked.truth[row], "predicted": checked.mean[row]}
             pictures |= {name: array[row] for name, array in others.items()}
@@ -382,7 +383,7 @@ def plot_cases(model: GPPVAE, checked: Checked, others: Mapping[str, np.ndarray]
 
 def _vector_case(model: GPPVAE, checked: Checked, row: int, title: str, label: str) -> Chart:
     names, scales = channel_names(model), own_scales(model)
-    x, unit = np.arange(len(names)), "" if scales is None else "deviations"
+    x, unit = np.arange(len(names)), "" if scales is None else "standard deviations"
     mean, std, truth = (array[row].ravel() for array in (checked.mean, checked.std, checked.truth))
     shift, spread = scales or (np.zeros_like(mean), np.ones_like(mean))
     least = model.model_.autoencoder.likelihood.values.least_value

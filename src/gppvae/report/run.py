@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gppvae.data.arrays import Samples
 from gppvae.data.run_files import model_file
 from gppvae.data.settings import settings_rows
 from gppvae.data.subset import Subset, evenly
@@ -31,6 +30,7 @@ from gppvae.report.checked import (
     channels_first,
     check_rows,
     named_entry,
+    opened,
 )
 from gppvae.report.describe import REPORT, phase_rows, run_facts
 from gppvae.report.errors import error_words, own_measure
@@ -82,6 +82,9 @@ class RunReport:
     def __init__(
         self, folder: Path, model: GPPVAE, train: Part | None, test: Part | None, title: str | None, about: str | None
     ) -> None:
+        for part in (train, test):
+            if part is not None:
+                opened(model, part)  # an error before anything is written
         self.kept = kept_sections(folder, model_file(folder))
         self.folder, self.model, self.train = folder, model, train
         self.test = test = None if test is None else _of_known_ids(model, test)
@@ -137,11 +140,8 @@ class RunReport:
         self._score_table(named, measure, n_rows)
 
     def _compared(self, test: Part) -> Comparison:
-        training = None if self.train is None else self._samples(self.train)
-        return compared(self.model, training, self._samples(test))
-
-    def _samples(self, part: Part) -> tuple[Samples, Table]:
-        return Samples(part[0], self.model.channels, self.model.scale, self.model.missing), Table(part[1])
+        training = None if self.train is None else opened(self.model, self.train)
+        return compared(self.model, training, opened(self.model, test))
 
     def _score_table(self, scores: Mapping[str, float], measure: str, n_rows: int) -> None:
         names = list(scores)
@@ -176,7 +176,7 @@ class RunReport:
         extra = {name: np.asarray(array)[few].reshape(len(few), *self.model.shape_) for name, array in others.items()}
         self._plot(plots.plot_cases(self.model, checked, extra), "predictions")
         columns = {name: checked.table[name] for name in self.model.prior_.columns()}
-        frame = pd.DataFrame(columns | {"mse": checked.errors(), "std": _row_std(checked.std)})
+        frame = pd.DataFrame(columns | {checked.measure: checked.errors(), "std": _row_std(checked.std)})
         self.page.download("rows.csv", _csv(frame), "error and mean predicted standard deviation of each of these rows")
 
     def calibration(self) -> None:

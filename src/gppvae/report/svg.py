@@ -100,6 +100,8 @@ class Plot:
 
     def save(self, path: str | Path) -> Path:
         """Write one SVG file, atomically."""
+        if Path(path).suffix.lower() != ".svg":
+            raise ValueError(f"expected the name of an SVG file, got {str(path)!r}; let it end in .svg")
         return write_bytes(Path(path), self.svg().encode("utf-8"))
 
 

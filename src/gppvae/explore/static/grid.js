@@ -9,9 +9,10 @@ const MOST_VALUES = 64, BLOCK = 48;
 const WORDS = ["never measured", "measured", "held out"];
 let layout = null, values = null, job = 0, hovered = null;
 
+const SINGLE = {name: "", levels: [""], index: () => 0, value: () => undefined};  // across a table of one column
+
 function axis(name) {
   const column = columnOf(name);
-  if (!column) return {name, levels: [""], index: () => 0};
   if (column.kind === "id") {
     const words = $("grid-find").value.toLowerCase();
     const levels = name === state.y && words ? column.levels.filter(level => level.toLowerCase().includes(words)) : column.levels;
@@ -31,7 +32,7 @@ function axis(name) {
 const isMap = () => columnOf(state.x)?.kind === "number" && columnOf(state.y)?.kind === "number";
 
 function arrange() {
-  const y = axis(state.y), x = axis(state.x), wide = Math.max(220, $("grid-scroll").clientWidth - 4);
+  const y = state.y === state.x ? SINGLE : axis(state.y), x = axis(state.x), wide = Math.max(220, $("grid-scroll").clientWidth - 4);
   const longest = y.levels ? Math.max(...y.levels.map(level => level.length), 3) : 6;
   const left = Math.min(96, 10 + 6.3 * longest) + (y.levels ? 0 : 12), bottom = 34, top = 4;
   let height, cellH = 0, cellW = 0, width = wide;
@@ -101,7 +102,7 @@ function drawCells(pen) {
     for (const [key, [cell]] of layout.cells) {
       const held = facts.table.status[cell] === 2, r = Math.min(5, cellH ? cellH * 0.36 : 5);
       pen.ellipse(px(valueAt(state.x, cell)), py(valueAt(state.y, cell)), r, r,
-        {fill: fillOf(key, cell) || colour("cell"), stroke: held ? colour("mark") : colour("paper"), width: held ? 1.5 : 0.75, alpha: 0.9});
+        {fill: fillOf(key, cell) || colour("cell"), stroke: held ? colour("mark") : state.colour === "status" ? colour("paper") : soft, width: held ? 1.5 : 0.75, alpha: 0.9});
     }
   }
   if (y.levels) {
@@ -195,7 +196,7 @@ function legend() {
   const known = values ? [...values.cells.values(), ...values.gaps.values()].filter(Number.isFinite) : [], [low, high] = range(known);
   const bar = make("canvas"), pen = new CanvasPen(bar, 120, 10);
   for (let i = 0; i < 120; i++) pen.rect(i, 0, 1.5, 10, {fill: mapped(facts.maps[mapName()], i / 119)});
-  place.append(make("span", {}, short(low), bar, short(high)), state.colour === "error" ? "root mean squared error" : "standard deviation");
+  place.append(make("span", {}, short(low), bar, short(high)), (state.colour === "error" ? "root mean squared error" : facts.scales ? "uncertainty" : "standard deviation") + (facts.scales ? ", in standard deviations of each value" : ""));
   if (values && values.left > 0) place.append(make("span", {textContent: `${values.left} to go`}));
   if (facts.table.status.includes(2)) box("transparent", "held out", colour("mark"));
 }
@@ -256,21 +257,37 @@ function choices() {
 }
 
 function step(dx, dy) {
-  const {y, x} = layout, row = {...state.row};
+  const {y, x} = layout;
+  if (!y.levels || !x.levels) { stepToRow(dx, dy); return; }
+  const row = {...state.row};
   const move = (axis, name, by) => {
     if (!by) return;
-    if (axis.levels) {
-      const from = axis.index(row[name]), all = axis.levels.map((_, i) => axis.value(i));
-      const start = from >= 0 ? from : by > 0 ? all.filter(v => v < row[name]).length - 1 : all.filter(v => v < row[name]).length;
-      row[name] = axis.value(Math.max(0, Math.min(axis.levels.length - 1, start + by)));
-    } else {
-      row[name] = +(row[name] + by * (axis.span[1] - axis.span[0]) / 50).toPrecision(6);
-    }
+    const from = axis.index(row[name]), all = axis.levels.map((_, i) => axis.value(i));
+    const start = from >= 0 ? from : by > 0 ? all.filter(v => v < row[name]).length - 1 : all.filter(v => v < row[name]).length;
+    row[name] = axis.value(Math.max(0, Math.min(axis.levels.length - 1, start + by)));
   };
   move(x, state.x, dx);
-  move(y, state.y, y.levels ? dy : -dy);
-  const cells = y.levels && x.levels ? layout.cells.get(`${y.index(row[state.y])},${x.index(row[state.x])}`) : null;
+  move(y, state.y, dy);
+  const cells = layout.cells.get(`${y.index(row[state.y])},${x.index(row[state.x])}`);
   setRow(cells ? rowAt(picked(cells)) : row);
+}
+
+// On strips and maps: the next row of the table in a direction, so that every one can be reached by keys.
+function stepToRow(dx, dy) {
+  const {y, x, px, py, cellW, cellH} = layout, hx = px(state.row[state.x]), hy = py(state.row[state.y]);
+  let best = null, least = Infinity;
+  for (const [cell] of layout.cells.values()) {
+    const right = px(valueAt(state.x, cell)) - hx, down = py(valueAt(state.y, cell)) - hy;
+    const along = dx ? dx * right : dy * down, aside = Math.abs(dx ? down : right);
+    const strips = dx ? y.levels : x.levels, across = dx ? x.levels && cellW : y.levels && cellH;
+    if (along < 0.01 || (strips && aside > 0.5) || (across && along > 1.5 * across)) continue;
+    const far = along + (across ? 1 : 3) * aside;
+    if (far < least) { least = far; best = cell; }
+  }
+  if (best !== null) { setRow(rowAt(best)); return; }
+  const [axis, name, by] = dx ? [x, state.x, dx] : [y, state.y, dy];
+  const next = axis.levels ? axis.value(axis.index(state.row[name]) + by) : undefined;
+  if (next !== undefined) setRow({[name]: next});
 }
 
 let revealed = null;
@@ -324,11 +341,11 @@ export function startGrid() {
       }) : [];
       return [[...names, "status", ...extra], ...body, ...gaps];
     },
-    python: () => pythonStart(...(state.off.size ? ["gppvae.explore.live import Live"] : [])) + (state.off.size
-      ? `\nLive(model).spread(table, ${pythonOff()})  # uncertainty of each row of your table`
-      : "\n# table: your DataFrame; samples: as the model was fitted to\n" +
-        "uncertainty = (model.predict(table, n_samples=8).std ** 2).reshape(len(table), -1).mean(1) ** 0.5\n" +
-        "error = ((samples - model.predict(table).mean) ** 2).reshape(len(table), -1).mean(1) ** 0.5"),
+    python: () => {
+      const off = state.off.size ? ", off" : "";
+      return `${pythonStart("gppvae.explore.live import Live")}\nlive = Live(model)\n${off ? `off = ${pythonOff()}  # (group of latents, term)\n` : ""}` +
+        `# table: your DataFrame; samples: as the model was fitted to\nuncertainty = live.spread(table${off})\nerror = live.errors(samples, table${off})`;
+    },
   });
   onChange(what => {
     if (what === "data") choices();

@@ -21,7 +21,7 @@ async function read(file) {
   const content = url.slice(url.indexOf(",") + 1);
   if (facts.images) return {name: file.name, content, url: URL.createObjectURL(file), samples: 1};
   const lines = (await file.text()).replace(/^\ufeff/, "").split(/\r?\n/).filter(line => line.trim()).map(fields);
-  const header = lines.length && lines[0].some(word => !Number.isFinite(+word)) ? lines.shift() : [];
+  const header = lines.length && lines[0].some(word => !Number.isFinite(+word) && !/^(na|nan)$/i.test(word)) ? lines.shift() : [];
   return {name: file.name, content, url: null, samples: lines.length, rows: viewsIn(header, lines, file.name)};
 }
 

@@ -180,7 +180,7 @@ function render() {
   else showCurve();
   const status = facts.has_table ? STATUS[frame.status] : "", words = make("small");
   const more = [frame.status === 2 ? "" : status, frame.count > 1 ? `first of ${frame.count} samples` : "", frame.size === null ? "" : `size ${short(frame.size)}`,
-    frame.rmse === undefined ? "" : `error ${short(frame.rmse)}`, frame.uncertainty === undefined ? "" : `std ${short(frame.uncertainty)}`].filter(Boolean);
+    frame.rmse === undefined ? "" : `error ${short(frame.rmse)}`, frame.uncertainty === undefined ? "" : `std ${short(frame.uncertainty)}${facts.scales ? " (in standard deviations of each value)" : ""}`].filter(Boolean);
   words.textContent = more.length ? ` · ${more.join(" · ")}` : "";
   $("sample-where").replaceChildren(rowWords(frame.row), frame.status === 2 ? " · " : "", make("b", {textContent: frame.status === 2 ? status : ""}), words);
 }
