@@ -50,7 +50,7 @@ from gppvae.prior.latent_prior import LatentPrior
 if TYPE_CHECKING:
     from gppvae.estimator.gppvae import GPPVAE
 
-NOISES = (0.02, 1.0)  # of a value, relative to its variance, that a linear start may set
+NOISES = (0.005, 1.0)  # of a value, relative to its variance, that a linear start may set
 ALPHAS = (0.001, 1.0)  # latent noise that a linear start may set; growth curves have little
 
 

@@ -18,7 +18,7 @@ LEAST_PER_BIN = 100
 LEAST_STD = 1e-6
 FACTORS = (0.01, 100.0)
 FEW_VALUES = 5  # a channel with so many counts half
-FOLLOWS = 0.35  # share of a squared error, at most, that follows the squared spread of its sample
+FOLLOWS = 0.4  # the power of its spread, at most, with which the error of a sample grows
 IMAGE_NDIM = 4
 LEVELS = (0.5, 0.8, 0.9)
 LEAST_OF_HALF = 0.8
@@ -92,7 +92,7 @@ class Calibration:
     Which values of a sample err is told by their spread s relative to that of the whole sample, S. How much the sample
     errs follows S less than in proportion, since a decoder errs where draws hardly spread:
 
-        error = factor * g(s / (S pattern)) * sqrt(1 - f + f S^2 / S_0^2)
+        error = factor * g(s / (S pattern)) * (S / S_0)^f,   0 <= f < 1
 
     Attributes:
         spread, error: increasing grid of relative spreads, and g there.
@@ -125,7 +125,8 @@ class Calibration:
 
     def size_at(self, whole: np.ndarray) -> np.ndarray:
         """Errors of samples with these spreads, relative to those of a sample with the typical one."""
-        return np.sqrt(1.0 - self.follows + self.follows * np.square(whole / self.typical))
+        size: np.ndarray = (whole / self.typical) ** self.follows
+        return size
 
     def usual(self, parts: _Spread) -> np.ndarray:
         """Errors at these spreads as they were measured, before the factors of channels."""
@@ -146,7 +147,7 @@ class Calibration:
         if not np.isfinite(positive).all() or positive.min() <= 0.0 or (np.diff(spread) <= 0).any():
             raise ValueError("a calibration must have rising spreads, and positive errors, factors and patterns")
         if not 0.0 <= error_var < np.inf or not 0.0 <= follows <= 1.0:
-            raise ValueError("a calibration must have a finite error, and a share from 0 to 1 that follows the spread")
+            raise ValueError("a calibration must have a finite error, and a power from 0 to 1 of the spread")
         return cls(spread, error, error_var, factor, typical, follows, pattern, bool(saved["trained_on"]))
 
 
@@ -220,7 +221,7 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.nd
     images = error.ndim == IMAGE_NDIM
     pattern = np.ones(1) if images else np.exp(np.log(_Spread.of(std).relative).mean(0)).ravel()
     parts, one = _Spread.of(std, pattern), np.ones(1)
-    follows = _share_that_follows(parts.whole, _root_mean_square(error, seen))
+    follows = _power_of_spread(parts.whole, _root_mean_square(error, seen))
     typical = float(np.exp(np.log(parts.whole).mean()))
     found = Calibration(one, one, float(np.square(error[seen]).mean()), one, typical, follows, pattern)
     distance = error / found.size_at(parts.whole)
@@ -238,8 +239,8 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.nd
     return replace(found, factor=_channel_factors(error / found.usual(parts), seen))
 
 
-def _share_that_follows(whole: np.ndarray, error: np.ndarray) -> float:
-    """The share f of a sample's squared error that follows its squared spread: the slope of their logarithms.
+def _power_of_spread(whole: np.ndarray, error: np.ndarray) -> float:
+    """The power f of its spread with which the error of a sample grows: the slope of their logarithms.
 
     It is limited: rows held out lie apart from the others by more than those asked for, and errors of rows that lie
     closer shrink less than the slope between rows held out says.
