@@ -5,8 +5,9 @@ ones gives length scales and amplitudes of the kernel before any network is trai
 
     score_c ~ N(0, a_c (K(theta) + delta_c I)),   c = 1 ... C,   a_c in closed form
 
-The likelihood has several optima. In a product of ids and a number, the leading scores often like a number that says
-nothing best, since they are what ids differ by. So an optimum must predict rows from all others about as well as any.
+The likelihood has several optima. In a product of ids and a number, the leading scores often are most likely where the
+number says nothing, since they are what ids differ by. Such an optimum is taken only if it predicts rows from all
+others as well as those where the number says something.
 
 Source: docs/math.md, "Start from principal components".
 """
@@ -33,7 +34,8 @@ MAX_COMPONENTS = 64
 FACTORS = (1.0, 0.5, 0.2)  # on the length scales from which the search starts
 STEPS = 40  # of L-BFGS from the best start; half as many from each start
 DELTAS = (1e-4, 1e3)  # noise over signal of a component
-WORSE = 1.05  # error at rows left out, over the least, up to which the likelihood decides between optima
+CONSTANT = 0.9  # correlation of all rows from which on a stationary kernel says next to nothing of them
+WORSE = 1.02  # error at rows left out, over the least, that such a kernel may have
 SHARES = np.exp(np.linspace(math.log(DELTAS[0]), math.log(DELTAS[1]), 57))
 
 
@@ -125,8 +127,7 @@ def fit_components(
 ) -> tuple[Tensor, Tensor | None]:
     """Set the kernel's hyper-parameters by exact maximum likelihood on the leading scores.
 
-    Of several optima, one that predicts left-out rows well is taken. Learned vectors stay as they are: here all pairs
-    of ids have one correlation, which is fitted too.
+    Learned vectors stay as they are: here all pairs of ids have one correlation, which is fitted too.
 
     Args:
         scores: (n, C).  std: of the components, (C,).  values: of `some_values`.
@@ -144,10 +145,14 @@ def fit_components(
             return _negative_log_likelihood(kernel.gram(rows, rows), deltas.exp(), leading)
 
         @torch.no_grad()
-        def error() -> float:
-            return left_out_error(kernel.gram(rows, rows), scores, std)
+        def optimum(value: float) -> _Optimum:
+            """What there is to know of the parameters as they are."""
+            error = left_out_error(kernel.gram(rows, rows), scores, std)
+            stationary = (leaf for leaf in kernel.leaves() if isinstance(leaf, StationaryLeaf))
+            silent = any(bool((leaf.gram(rows, rows) > CONSTANT).all()) for leaf in stationary)
+            return _Optimum(value, error, silent, [p.detach().clone() for p in free])
 
-        _minimise(loss, error, free, kernel)
+        _minimise(loss, optimum, free, kernel)
         with torch.no_grad():
             gram = kernel.gram(rows, rows)
             return _signal(gram, scores), None if values is None else _signal_where(gram, *values)
@@ -226,14 +231,22 @@ def _negative_log_likelihood(gram: Tensor, deltas: Tensor, scores: Tensor) -> Te
 
 @dataclass(frozen=True)
 class _Optimum:
-    """Where a search ended: negative log likelihood, error at rows left out, and the parameters."""
+    """Where a search ended.
+
+    Attributes:
+        value: negative log likelihood.  error: share of variance that is missed at rows left out.
+        silent: whether a column of numbers says nothing.  at: the parameters.
+    """
 
     value: float
     error: float
+    silent: bool
     at: list[Tensor]
 
 
-def _minimise(loss: Callable[[], Tensor], error: Callable[[], float], free: list[nn.Parameter], kernel: Kernel) -> None:
+def _minimise(
+    loss: Callable[[], Tensor], optimum: Callable[[float], _Optimum], free: list[nn.Parameter], kernel: Kernel
+) -> None:
     """A few steps from several length scales, first with these held, then more from the best; failures are skipped."""
     lengths = {id(leaf.base.raw_lengthscale) for leaf in kernel.leaves() if isinstance(leaf, StationaryLeaf)}
     others = [p for p in free if id(p) not in lengths]
@@ -243,7 +256,7 @@ def _minimise(loss: Callable[[], Tensor], error: Callable[[], float], free: list
     def search(parameters: list[nn.Parameter], steps: int) -> None:
         value = _descend(loss, parameters, steps)
         if math.isfinite(value):
-            found.append(_Optimum(value, error(), [p.detach().clone() for p in free]))
+            found.append(optimum(value))
 
     for factor in FACTORS if len(others) < len(free) else FACTORS[:1]:
         _assign(free, origin)
@@ -259,9 +272,9 @@ def _minimise(loss: Callable[[], Tensor], error: Callable[[], float], free: list
 
 
 def _best(found: list[_Optimum]) -> _Optimum:
-    """The most likely of those that predict left-out rows about as well as any."""
-    least = min(optimum.error for optimum in found)
-    return min((one for one in found if one.error <= WORSE * least), key=lambda one: one.value)
+    """The most likely; one where a column says nothing only if it predicts left-out rows as well as the others."""
+    least = min((one.error for one in found if not one.silent), default=math.inf)
+    return min((one for one in found if not one.silent or one.error <= WORSE * least), key=lambda one: one.value)
 
 
 def _descend(loss: Callable[[], Tensor], free: list[nn.Parameter], steps: int) -> float:
