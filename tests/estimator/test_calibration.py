@@ -154,6 +154,16 @@ def test_images_that_spread_more_err_more_as_far_as_errors_show_it(follows: floa
         assert 0.77 < (part < 1.2816).mean() < 0.83
 
 
+def test_images_of_which_nothing_was_observed_say_nothing_of_how_errors_follow() -> None:
+    y, prediction = images(0.3)
+    mask = torch.ones(y.shape, dtype=torch.bool)
+    mask[40:50] = False  # some that spread much
+    plain = calibrate(y[[*range(40), *range(50, 60)]], None, Prediction(*(
+        part[[*range(40), *range(50, 60)]] for part in (prediction.mean, prediction.std)
+    )))  # fmt: skip
+    assert calibrate(y, mask, prediction).follows == pytest.approx(plain.follows)
+
+
 def test_errors_of_images_never_follow_the_spread_of_images_in_full() -> None:
     """Rows held out differ by what they show; those asked for lie closer to others, and err nearly as much."""
     y, prediction = images(0.99)

@@ -221,7 +221,8 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.nd
     images = error.ndim == IMAGE_NDIM
     pattern = np.ones(1) if images else np.exp(np.log(_Spread.of(std).relative).mean(0)).ravel()
     parts, one = _Spread.of(std, pattern), np.ones(1)
-    follows = _power_of_spread(parts.whole, _root_mean_square(error, seen))
+    some = seen.reshape(len(seen), -1).any(axis=1)
+    follows = _power_of_spread(parts.whole[some], _root_mean_square(error, seen)[some])
     typical = float(np.exp(np.log(parts.whole).mean()))
     found = Calibration(one, one, float(np.square(error[seen]).mean()), one, typical, follows, pattern)
     distance = error / found.size_at(parts.whole)

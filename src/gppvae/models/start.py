@@ -274,7 +274,8 @@ def _minimise(
 def _best(found: list[_Optimum]) -> _Optimum:
     """The most likely; one where a column says nothing only if it predicts left-out rows as well as the others."""
     least = min((one.error for one in found if not one.silent), default=math.inf)
-    return min((one for one in found if not one.silent or one.error <= WORSE * least), key=lambda one: one.value)
+    kept = [one for one in found if not one.silent or one.error <= WORSE * least]
+    return min(kept or found, key=lambda one: one.value)
 
 
 def _descend(loss: Callable[[], Tensor], free: list[nn.Parameter], steps: int) -> float:
