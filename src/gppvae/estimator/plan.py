@@ -50,7 +50,7 @@ from gppvae.prior.latent_prior import LatentPrior
 if TYPE_CHECKING:
     from gppvae.estimator.gppvae import GPPVAE
 
-NOISES = (0.005, 1.0)  # of a value, relative to its variance, that a linear start may set
+NOISES, LEAST_WITH_HOLES = (0.005, 1.0), 0.02  # of a value, relative to its variance, that a linear start may set
 ALPHAS = (0.001, 1.0)  # latent noise that a linear start may set; growth curves have little
 
 
@@ -79,7 +79,8 @@ class Plan:
         alpha = float(self.prior.groups[0].alpha.detach())
         start_linear(encoder.linear, decoder.linear, self.components, alpha)  # type: ignore[arg-type]
         left = unexplained_variance(self.components, self.prior.n_latents)
-        likelihood.var.copy_(left.clamp(*NOISES).reshape(likelihood.var.shape))
+        least = NOISES[0] if self.components.value_signal is None else LEAST_WITH_HOLES
+        likelihood.var.copy_(left.clamp(least, NOISES[1]).reshape(likelihood.var.shape))
 
 
 def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, held: np.ndarray) -> Plan:
