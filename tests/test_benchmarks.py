@@ -1,5 +1,6 @@
 """Benchmarks are commands, not tests; here is only whether they still fit the package and time what they say."""
 
+import dataclasses
 import importlib
 import math
 import runpy
@@ -8,6 +9,8 @@ from types import ModuleType
 
 import pytest
 import torch
+
+from gppvae.data.rotated_digits import small_split
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MODULES = sorted(path.name for path in FOLDER.glob("*.py"))
@@ -76,3 +79,15 @@ def test_the_epochs_that_are_timed_train_by_the_inference_of_their_name(monkeypa
     found = common.compared(common.interleave(runs, rounds=1, warm_up=0), most=math.inf)
     assert found["exact_limit"] > 1.0
     assert all(found["inferences"][name]["ratio"] > 0.0 for name in common.INFERENCES)
+
+
+@pytest.mark.parametrize("name", ["global, 8 channels", "minibatch, 8 channels"])
+def test_time_to_accuracy_measures_after_every_epoch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = script("time_to_accuracy", monkeypatch)
+    digits = small_split(10, 4)
+    monkeypatch.setattr(timed, "TARGET", 0.0)  # is never reached
+    candidate = timed.CANDIDATES[name]
+    short = dataclasses.replace(candidate, phases=[dataclasses.replace(p, epochs=2) for p in candidate.phases])
+    found = timed.measure(short, digits, 60.0, 0)
+    assert found["seconds"] is None and found["trained_seconds"] > 0.0
+    assert len(found["curve"]) >= 2 and found["best_mse"] == min(mse for _, mse in found["curve"])
