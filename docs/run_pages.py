@@ -1,8 +1,9 @@
 """Run the pages that are programs: `python docs/run_pages.py [page ...]`, or `make tutorials` for all of them.
 
 The Python blocks of a page run from top to bottom in an empty folder. What a block prints is put into a `text` block
-below it, pictures that it saves go to docs/figures/tutorials/, and results/tutorials.json keeps every printed line with
-versions, commit and machine. The tests run the same pages in short form and compare the printed lines with that file.
+below it, pictures that it saves go to docs/figures/tutorials/, and results/tutorials.json keeps every printed line, and
+of each page versions, commit and machine. The tests run the same pages in short form and compare the printed lines with
+that file.
 """
 
 from __future__ import annotations
@@ -84,19 +85,21 @@ def written(text: str, printed: list[str]) -> str:
 
 def main() -> None:
     from gppvae.report.record import read_results, write_results
+    from gppvae.training.folder import provenance
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", default=PAGES, help="paths below docs/; all when none is given")
     names = parser.parse_args().pages
     entries: dict[str, Any] = read_results(RESULTS)["pages"] if RESULTS.exists() else {}
+    about = provenance()  # of the pages that are run now; the others keep theirs
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             start, place = time.perf_counter(), Path(folder) / Path(name).stem
             place.mkdir()
             printed = run(DOCS / name, place)
-            entries[name] = {"printed": printed, "seconds": round(time.perf_counter() - start, 1)}
+            entries[name] = {"printed": printed, "seconds": round(time.perf_counter() - start, 1), "about": about}
             print(f"{name}: {entries[name]['seconds']} s", file=sys.stderr)
-        write_results(RESULTS, {"experiment": "tutorials", "pages": entries})  # first: it notes the commit as it is now
+        write_results(RESULTS, {"experiment": "tutorials", "pages": entries}, about)
         FIGURES.mkdir(parents=True, exist_ok=True)
         for picture in Path(folder).glob("*/*.png"):
             if picture.stat().st_size > MOST_BYTES:

@@ -47,7 +47,9 @@ def test_the_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", run_pages.PAGES)
 def test_the_page_shows_the_results(name: str) -> None:
-    printed = read_results(run_pages.RESULTS)["pages"][name]["printed"]
+    entry = read_results(run_pages.RESULTS)["pages"][name]
+    assert entry["about"]["clean"] and entry["about"]["commit"], "each page has the commit that it was run at"
+    printed = entry["printed"]
     shown = run_pages.outputs_on((DOCS / name).read_text("utf-8"))
     assert [said.rstrip() for said in shown] == [said.rstrip() for said in printed], f"run docs/run_pages.py {name}"
 
