@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from gppvae import GPPVAE, Likelihood
-from gppvae.estimator.prediction import LEAST_STD, Calibration, Prediction, calibrate
+from gppvae.data.table import Table
+from gppvae.estimator.prediction import LEAST_STD, Calibration, Prediction, calibrate, mean_and_std
 from gppvae.kernels import Learned
 from tiny import KERNEL, held_out, spots
 
@@ -154,6 +155,49 @@ def test_images_that_spread_more_err_more_as_far_as_errors_show_it(follows: floa
         assert 0.77 < (part < 1.2816).mean() < 0.83
 
 
+def test_how_errors_follow_is_drawn_to_the_usual_power_where_rows_are_equally_uncertain() -> None:
+    """Rows held out of a grid all lie in gaps of one size; those asked for lie closer."""
+    y, prediction = images(0.0, n=18)
+    rng = np.random.default_rng(3)
+    found = calibrate(y, None, prediction, unknown=0.5 * np.exp(0.01 * rng.normal(size=18)))
+    assert found.follows == pytest.approx(0.4, abs=0.02) and found.typical == pytest.approx(0.5, rel=0.01)
+    assert found.typical_spread == pytest.approx(0.05, rel=0.1) and prediction.std is not None
+    far, near = (found.total_std(prediction.std, np.full(18, size)) for size in (0.5, 0.25))
+    np.testing.assert_allclose(near / far, 0.5**found.follows, rtol=1e-5)
+
+
+def test_the_slope_between_uncertain_and_certain_rows_counts_by_how_well_it_is_known() -> None:
+    """Against the posterior of a slope with a normal prior, from its normal equations."""
+    y, prediction = images(0.0, n=40)
+    rng = np.random.default_rng(5)
+    for spread in (0.05, 0.2, 0.8):
+        uncertain = np.exp(spread * rng.normal(size=40))
+        found = calibrate(y, None, prediction, unknown=uncertain)
+        x, e = np.log(uncertain), 0.5 * np.log(np.square(y.numpy() - prediction.mean).mean((1, 2, 3), dtype=np.float64))
+        design = np.stack([np.ones(40), x], axis=1)
+        rest = np.linalg.lstsq(design, e, rcond=None)[1]
+        precision = design.T @ design / (rest[0] / 38) + np.diag([0.0, 1.0 / 0.12**2])
+        mean = np.linalg.solve(precision, design.T @ e / (rest[0] / 38) + np.array([0.0, 0.4 / 0.12**2]))
+        assert found.follows == pytest.approx(np.clip(mean[1], 0.0, 0.4), abs=1e-6)
+
+
+@pytest.mark.parametrize("times", [1.0, 3.0])
+def test_variance_that_is_carried_over_goes_where_draws_spread(times: float) -> None:
+    """An added object errs where the decoder is unsure, not in the background."""
+    rng = np.random.default_rng(0)
+    draws = [torch.from_numpy(x) for x in rng.normal(size=(200, 3, 1, 4, 4)) * np.linspace(0.0, 2.0, 4)]
+    unit = np.full((1, 1, 1), 2.0)
+    pairs = [(x, torch.zeros(())) for x in draws]
+    plain = mean_and_std(pairs, False, None, unit)
+    carried = torch.zeros(3, 1, 4, 4), torch.tensor([0.0, 0.1, 0.4]) * times
+    wide = mean_and_std(pairs, False, None, unit, carried=carried)
+    np.testing.assert_array_equal(wide["mean"], plain["mean"])
+    more = wide["std"] ** 2 - plain["std"] ** 2
+    np.testing.assert_allclose(more.mean((1, 2, 3)), 4.0 * carried[1], rtol=1e-5, atol=1e-6)
+    assert np.abs(more[..., 0]).max() < 1e-6
+    assert (more[1:, ..., 3] > 2.0 * more[1:].mean((1, 2, 3), keepdims=True)[..., 0]).all()
+
+
 def test_images_of_which_nothing_was_observed_say_nothing_of_how_errors_follow() -> None:
     y, prediction = images(0.3)
     mask = torch.ones(y.shape, dtype=torch.bool)
@@ -181,9 +225,9 @@ def test_values_keep_their_own_size_where_all_spread_less() -> None:
         return size * rng.normal(size=(n, 3)), spread
 
     error, spread = rows(600, 1.0)
-    found = calibrate(torch.from_numpy(error), None, Prediction(np.zeros_like(error), spread))
+    found = calibrate(torch.from_numpy(error), None, Prediction(np.zeros_like(error), spread), unknown=np.ones(600))
     fresh, closer = rows(3000, 0.6)
-    for value, distance in enumerate((np.abs(fresh) / found.total_std(closer)).T):
+    for value, distance in enumerate((np.abs(fresh) / found.total_std(closer, np.ones(3000))).T):
         assert 0.85 < (distance < 1.6449).mean() < 0.94, value
 
 
@@ -213,6 +257,7 @@ def test_a_damaged_calibration_is_refused() -> None:
     saved, nan = calibrate(y, None, prediction).to_json(), float("nan")
     for name, values in {
         "typical": (0.0, nan),
+        "typical_spread": (0.0, nan),
         "follows": (1.5, nan),
         "pattern": ([], [0.0]),
         "error_var": (-1.0,),
@@ -260,7 +305,18 @@ def test_total_std_of_a_prediction_is_the_curve_at_its_spread(model: GPPVAE) -> 
     plain, total = (model.predict(table, 16, include_noise=noise, seed=4) for noise in (False, True))
     assert model.calibration_ is not None and plain.std is not None
     np.testing.assert_array_equal(total.mean, plain.mean)
-    np.testing.assert_array_equal(total.std, model.calibration_.total_std(plain.std))
+    unknown = left_by(model, table)
+    assert unknown.min() > 0.0 and unknown.max() < 1.0 and np.ptp(unknown) > 0.04 * unknown.mean()
+    np.testing.assert_allclose(total.std, model.calibration_.total_std(plain.std, unknown), rtol=1e-5)
+
+
+def left_by(model: GPPVAE, table: Any) -> np.ndarray:
+    """Standard deviation of the latents at rows relative to that of the prior: kernel, then noise."""
+    prior = model.prior_
+    alpha = float(prior.groups[0].alpha.detach())
+    before = prior.kernels[0].diag(prior.code(Table(table))).detach().numpy() + alpha
+    std: np.ndarray = np.sqrt(model.predict_latent(table)[1].mean(1) / before)
+    return std
 
 
 def test_calibration_uses_the_rows_given(model: GPPVAE) -> None:
@@ -368,5 +424,5 @@ def test_a_likelihood_of_your_own_is_calibrated_where_noise_is_additive() -> Non
     assert other.calibration_ is None
     rows = {"spot": ["s0"], "angle": [45.0]}
     total, spread = (own.predict(rows, n_samples=16, include_noise=noise).std for noise in (True, False))
-    np.testing.assert_allclose(total, own.calibration_.total_std(spread), rtol=1e-5)
+    np.testing.assert_allclose(total, own.calibration_.total_std(spread, left_by(own, rows)), rtol=1e-5)
     assert not np.allclose(total, np.sqrt(spread**2 + 0.02))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gppvae.nets.shuffle import ShuffleDecoder
+from gppvae.nets.build import build_networks
+from gppvae.nets.shuffle import Residual, ShuffleDecoder
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,40 @@ def test_the_output_is_that_of_loops() -> None:
         half = shuffle_by_loops(conv_by_loops(silu(grid), *first))
         full = shuffle_by_loops(conv_by_loops(silu(conv_by_loops(silu(half), *second)), *third))
         np.testing.assert_allclose(got[n], full[:, :9, :10], rtol=1e-9, atol=1e-12)
+
+
+def residual_by_loops(x: np.ndarray, state: dict[str, np.ndarray], where: str) -> np.ndarray:
+    first, second = ((state[f"{where}.{k}.weight"], state[f"{where}.{k}.bias"]) for k in (1, 3))
+    return x + conv_by_loops(silu(conv_by_loops(silu(x), *first)), *second)
+
+
+def test_the_output_with_residual_blocks_is_that_of_loops() -> None:
+    decoder = ShuffleDecoder((1, 6, 7), 4, width=3, grid_width=5, blocks=(2, 1)).double()
+    for parameter in decoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    z = torch.randn(2, 4, dtype=torch.float64)
+    got = decoder(z).detach().numpy()
+    state = {name: value.numpy() for name, value in decoder.state_dict().items()}
+    plain = {k: (state[f"convolutions.{k}.weight"], state[f"convolutions.{k}.bias"]) for k in (3, 7, 9)}
+    for n in range(2):
+        grid = (state["dense.weight"] @ z[n].numpy() + state["dense.bias"]).reshape(5, 2, 2)
+        for block in (0, 1):
+            grid = residual_by_loops(grid, state, f"convolutions.{block}.layers")
+        half = residual_by_loops(shuffle_by_loops(conv_by_loops(silu(grid), *plain[3])), state, "convolutions.5.layers")
+        full = shuffle_by_loops(conv_by_loops(silu(conv_by_loops(silu(half), *plain[7])), *plain[9]))
+        np.testing.assert_allclose(got[n], full[:, :6, :7], rtol=1e-9, atol=1e-12)
+
+
+def test_residual_blocks_start_as_the_identity_after_weights_are_drawn_too() -> None:
+    for generator in (None, torch.Generator().manual_seed(1)):
+        _, decoder = build_networks("image", (1, 28, 28), 4, generator=generator)
+        assert isinstance(decoder, ShuffleDecoder) and decoder.grid == (64, 7, 7)
+        blocks = [layer for layer in decoder.modules() if isinstance(layer, Residual)]
+        assert len(blocks) == 2
+        for block, channels in zip(blocks, (64, 32), strict=True):
+            x = torch.randn(2, channels, 3, 3)
+            assert torch.equal(block(x), x)
+            assert block.layers[1].weight.abs().max() > 0  # so that the last convolution has a gradient
 
 
 def layouts(decoder: ShuffleDecoder) -> list[bool]:

@@ -219,8 +219,8 @@ def test_without_epochs_the_recipe_decides(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr(GPPVAE, "fit", fit)
     with pytest.raises(Enough):
-        accuracy.run("wide", [0], tmp_path, tmp_path, progress=False)
-    assert seen == [phase.epochs for phase in global_recipe("wide")["phases"]] and seen[0] > 10
+        accuracy.run("image", [0], tmp_path, tmp_path, progress=False)
+    assert seen == [phase.epochs for phase in global_recipe("image")["phases"]] and seen[0] > 10
 
 
 def test_an_ensemble_has_the_recipe_of_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,12 +235,12 @@ def test_an_ensemble_has_the_recipe_of_its_members(tmp_path: Path, monkeypatch: 
         raise Enough
 
     monkeypatch.setattr(GPPVAE, "fit", fit)
-    for name in ("wide", "wide-5", "paper-5"):
+    for name in ("image", "image-5", "paper-5"):
         with pytest.raises(Enough):
             accuracy.run(name, [0], tmp_path, tmp_path, progress=False)
     one, five, small = seen
     assert (one.members, five.members, small.members) == (None, 5, 5) and small.network == "conv"
-    assert five.latent_dim == 5 * one.latent_dim and five.network == one.network == "wide"
+    assert five.latent_dim == 5 * one.latent_dim and five.network == one.network == "image"
     assert five.phases == one.phases and five.kernel == one.kernel
-    with pytest.raises(ValueError, match="one of wide, wide-5, paper, paper-5, got 'wide-6'"):
-        accuracy.run("wide-6", [0], tmp_path, tmp_path)
+    with pytest.raises(ValueError, match="one of image, image-5, paper, paper-5, got 'image-6'"):
+        accuracy.run("image-6", [0], tmp_path, tmp_path)

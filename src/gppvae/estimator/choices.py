@@ -72,7 +72,7 @@ SCHEDULES = {
     ("leave_out", "image"): Schedule(130, 800, 8000, 32, 3e-3, 1e-2, 0.3, 0.05),
     ("leave_out", "vector"): Schedule(30, 200, 4000, 32, 5e-4, 5e-3, 0.1, 0.1),
     ("leave_out", "other"): Schedule(130, 1500, 8000, 32, 2e-3, 1e-2, 0.05, 0.05),
-    ("global", "image"): Schedule(110, 2500, 20000, 64, 4e-3, 1e-2, 0.5, 0.001),
+    ("global", "image"): Schedule(110, 2500, 20000, 64, 4e-3, 1e-2, 1.0, 0.001),
     ("global", "vector"): Schedule(45, 2500, 20000, 64, 2e-3, 1e-2, 0.05, 0.001),
     ("global", "other"): Schedule(45, 2500, 20000, 64, 4e-3, 1e-2, 0.05, 0.001),
 }

@@ -32,7 +32,7 @@ from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import laplace_posterior
 from gppvae.models.objects import learned_by_column
-from gppvae.models.predict import decode_mean, latents_at, row_chunks
+from gppvae.models.predict import decode_mean, latents_at, left_unknown, row_chunks
 from gppvae.models.remainders import Remainders, Resemblance, directions, measure, rows_to_compare
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
@@ -196,10 +196,12 @@ class Measuring(Estimator):
         most = max(32, min(CALIBRATION_ROWS, CALIBRATION_VALUES // math.prod(data.shape)))
         picked = np.arange(0, len(data), -(-max(len(data), 1) // most))
         y, mask = data.read(torch.from_numpy(picked))
-        found = self.predict(rows_table.take(picked), n_samples)
+        asked = rows_table.take(picked)
+        found, rows = self.predict(asked, n_samples), self.prior_.code(asked)
         assert found.std is not None
         first = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
-        return replace(calibrate(y, mask, first, self._unit()), trained_on=trained_on)
+        unknown = np.concatenate([left_unknown(*self._fitted, chunk) for chunk in row_chunks(rows)])
+        return replace(calibrate(y, mask, first, self._unit(), unknown), trained_on=trained_on)
 
     @torch.no_grad()
     def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:

@@ -18,7 +18,7 @@ LEAST_PER_BIN = 100
 LEAST_STD = 1e-6
 FACTORS = (0.01, 100.0)
 FEW_VALUES = 5  # a channel with so many counts half
-FOLLOWS = 0.4  # the power of its spread, at most, with which the error of a sample grows
+FOLLOWS, WITHIN = 0.4, 0.12  # usual power of its uncertainty with which the error of a sample grows, and its deviation
 IMAGE_NDIM = 4
 LEVELS = (0.5, 0.8, 0.9)
 LEAST_OF_HALF = 0.8
@@ -68,20 +68,25 @@ def mean_and_std(
     include_noise: bool,
     measured: Calibration | None,
     unit: np.ndarray,
+    unknown: np.ndarray | None = None,
     carried: tuple[Tensor, Tensor] | None = None,
 ) -> dict[str, np.ndarray]:
     """Moments over draws by name; noise comes from measured errors where there are any, else from the likelihood.
 
     Args:
         unit: of the values, in which the errors were measured; broadcastable to a sample.
-        carried: what is added to the mean, and the variance of that in units, (N,).
+        unknown: what is left unknown of each sample, (N,), as `calibrate` was given it.
+        carried: what is added to the mean, and the variance of that in units, (N,); values get it as they spread.
     """
     mean, var = moments(draws, include_noise and measured is None)
     if carried is not None:
-        more = carried[1].reshape(-1, *(1 for _ in var.shape[1:])).to(var) * torch.from_numpy(unit).to(var) ** 2
+        scale = torch.from_numpy(unit).to(var) ** 2
+        own = (var / scale).clamp_min(LEAST_STD**2)
+        share = own / own.flatten(1).mean(1).reshape(-1, *(1 for _ in var.shape[1:]))
+        more = carried[1].reshape(-1, *(1 for _ in var.shape[1:])).to(var) * share * scale
         mean, var = mean + carried[0].to(mean), var + more
     std = var.sqrt().cpu().numpy()
-    total = measured.total_std(std / unit) * unit if include_noise and measured is not None else std
+    total = measured.total_std(std / unit, unknown) * unit if include_noise and measured is not None else std
     return {"mean": mean.cpu().numpy(), "std": total}
 
 
@@ -90,15 +95,16 @@ class Calibration:
     """Size of real errors as a function of the spread of draws, measured on rows with known answers.
 
     Which values of a sample err is told by their spread s relative to that of the whole sample, S. How much the sample
-    errs follows S less than in proportion, since a decoder errs where draws hardly spread:
+    errs follows the standard deviation u of its latents, relative to that before any data, less than in proportion,
+    since a decoder errs where draws hardly spread:
 
-        error = factor * g(s / (S pattern)) * (S / S_0)^f,   0 <= f < 1
+        error = factor * g(s / (S pattern)) * (u / u_0)^f,   0 <= f < 1
 
     Attributes:
         spread, error: increasing grid of relative spreads, and g there.
         factor: of the errors of a channel (or value) relative to all, (C,) or (1,).
         error_var: mean squared error over all values.
-        typical: S_0, the geometric mean over the rows.  follows: f.
+        typical: u_0, the geometric mean over the rows.  follows: f.  typical_spread: the same of S.
         pattern: usual s / S of each value of vectors, (C,); 1 for images, (1,).
         trained_on: whether the rows were trained on. Their errors are too small, so no total is below the spread.
     """
@@ -108,30 +114,34 @@ class Calibration:
     error_var: float
     factor: np.ndarray
     typical: float
+    typical_spread: float
     follows: float
     pattern: np.ndarray
     trained_on: bool = False
 
-    def total_std(self, std: np.ndarray) -> np.ndarray:
+    def total_std(self, std: np.ndarray, unknown: np.ndarray | None = None) -> np.ndarray:
         """Standard deviation of a new sample where the draws spread by `std`, (N, C, ...).
 
         Of samples that spread far more than the typical one, it is no less than that spread.
+
+        Args:
+            unknown: u of each sample, (N,); its spread S when None, as in `calibrate`.
         """
         parts = _Spread.of(std, self.pattern)
-        usual = self.usual(parts) * _by_channel(self.factor, std.ndim)
-        beyond = np.sqrt(1.0 - np.square(np.minimum(self.typical / parts.whole, 1.0)))
+        usual = self.usual(parts, _of_samples(unknown, parts)) * _by_channel(self.factor, std.ndim)
+        beyond = np.sqrt(1.0 - np.square(np.minimum(self.typical_spread / parts.whole, 1.0)))
         total = np.maximum(usual, std if self.trained_on else beyond * parts.wide)
         return total.clip(LEAST_STD, np.finfo(np.float32).max).astype(np.float32)
 
-    def size_at(self, whole: np.ndarray) -> np.ndarray:
-        """Errors of samples with these spreads, relative to those of a sample with the typical one."""
-        size: np.ndarray = (whole / self.typical) ** self.follows
+    def size_at(self, unknown: np.ndarray) -> np.ndarray:
+        """Errors of samples with these u, relative to those of a typical one."""
+        size: np.ndarray = (unknown / self.typical) ** self.follows
         return size
 
-    def usual(self, parts: _Spread) -> np.ndarray:
+    def usual(self, parts: _Spread, unknown: np.ndarray) -> np.ndarray:
         """Errors at these spreads as they were measured, before the factors of channels."""
         curve = np.exp(np.interp(np.log(parts.relative), np.log(self.spread), np.log(self.error)))
-        return curve * self.size_at(parts.whole)
+        return curve * self.size_at(unknown)
 
     def to_json(self) -> dict[str, Any]:
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
@@ -140,15 +150,17 @@ class Calibration:
     def from_json(cls, saved: dict[str, Any]) -> Calibration:
         arrays = (np.array(saved[name], dtype=np.float64) for name in ("spread", "error", "factor", "pattern"))
         spread, error, factor, pattern = arrays
-        error_var, typical, follows = (float(saved[name]) for name in ("error_var", "typical", "follows"))
+        error_var, follows = float(saved["error_var"]), float(saved["follows"])
+        typical, typical_spread = float(saved["typical"]), float(saved["typical_spread"])
         if any(a.ndim != 1 or not len(a) for a in (spread, error, factor, pattern)) or spread.shape != error.shape:
             raise ValueError("a calibration must have as many errors as spreads, and factors of channels")
-        positive = np.concatenate([spread, error, factor, pattern, [typical]])
+        positive = np.concatenate([spread, error, factor, pattern, [typical, typical_spread]])
         if not np.isfinite(positive).all() or positive.min() <= 0.0 or (np.diff(spread) <= 0).any():
             raise ValueError("a calibration must have rising spreads, and positive errors, factors and patterns")
         if not 0.0 <= error_var < np.inf or not 0.0 <= follows <= 1.0:
-            raise ValueError("a calibration must have a finite error, and a power from 0 to 1 of the spread")
-        return cls(spread, error, error_var, factor, typical, follows, pattern, bool(saved["trained_on"]))
+            raise ValueError("a calibration must have a finite error, and a power from 0 to 1 of the uncertainty")
+        trained_on = bool(saved["trained_on"])
+        return cls(spread, error, error_var, factor, typical, typical_spread, follows, pattern, trained_on)
 
 
 @dataclass(frozen=True)
@@ -169,6 +181,13 @@ class _Spread:
         whole = _root_mean_square(wide)
         relative = wide / whole
         return cls(wide, whole, relative if pattern is None else relative / _by_channel(pattern, std.ndim))
+
+
+def _of_samples(unknown: np.ndarray | None, parts: _Spread) -> np.ndarray:
+    """u of each sample, (N, 1, ...): the spread of the whole sample where nothing else is given."""
+    if unknown is None:
+        return parts.whole
+    return np.maximum(unknown.astype(np.float64), LEAST_STD).reshape(parts.whole.shape)
 
 
 def _by_channel(values: np.ndarray, ndim: int) -> np.ndarray:
@@ -203,7 +222,13 @@ def gaussian_width(distance: np.ndarray) -> np.ndarray:
     return width
 
 
-def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.ndarray | float = 1.0) -> Calibration:
+def calibrate(
+    y: Tensor,
+    mask: Tensor | None,
+    predicted: Prediction,
+    unit: np.ndarray | float = 1.0,
+    unknown: np.ndarray | None = None,
+) -> Calibration:
     """Measure errors in bins of the relative spread, of equal count, then a factor for each channel.
 
     The curve is made monotone. Factors of channels with few values are drawn towards 1.
@@ -211,6 +236,8 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.nd
     Args:
         y: true samples.  mask: of observed values, or None.  predicted: mean and std over draws at their rows.
         unit: of the values, broadcastable to a sample, so that those of all channels can be compared.
+        unknown: standard deviation of each sample's latents relative to that before any data, (N,); the spread of the
+            sample when None.
     """
     assert predicted.std is not None
     if not torch.isfinite(y).all():
@@ -221,11 +248,13 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.nd
     images = error.ndim == IMAGE_NDIM
     pattern = np.ones(1) if images else np.exp(np.log(_Spread.of(std).relative).mean(0)).ravel()
     parts, one = _Spread.of(std, pattern), np.ones(1)
+    size = _of_samples(unknown, parts)
     some = seen.reshape(len(seen), -1).any(axis=1)
-    follows = _power_of_spread(parts.whole[some], _root_mean_square(error, seen)[some])
-    typical = float(np.exp(np.log(parts.whole).mean()))
-    found = Calibration(one, one, float(np.square(error[seen]).mean()), one, typical, follows, pattern)
-    distance = error / found.size_at(parts.whole)
+    follows = _power_of_uncertainty(size[some], _root_mean_square(error, seen)[some])
+    typical, typical_spread = (float(np.exp(np.log(of).mean())) for of in (size, parts.whole))
+    error_var = float(np.square(error[seen]).mean())
+    found = Calibration(one, one, error_var, one, typical, typical_spread, follows, pattern)
+    distance = error / found.size_at(size)
     if not images:  # the curve is one for values of any size
         distance = distance / _channel_factors(distance / gaussian_width(distance[seen]).clip(LEAST_STD), seen)
     spread, distance = parts.relative[seen], distance[seen]
@@ -237,18 +266,22 @@ def calibrate(y: Tensor, mask: Tensor | None, predicted: Prediction, unit: np.nd
     widths = np.array([gaussian_width(distance[members]) for members in pooled])
     rising = np.maximum(np.maximum.accumulate(widths), LEAST_STD)
     found = replace(found, spread=np.exp(distinct), error=rising)
-    return replace(found, factor=_channel_factors(error / found.usual(parts), seen))
+    return replace(found, factor=_channel_factors(error / found.usual(parts, size), seen))
 
 
-def _power_of_spread(whole: np.ndarray, error: np.ndarray) -> float:
-    """The power f of its spread with which the error of a sample grows: the slope of their logarithms.
+def _power_of_uncertainty(size: np.ndarray, error: np.ndarray) -> float:
+    """The power f of what is left unknown with which the error of a sample grows: the slope of their logarithms.
 
-    It is limited: rows held out lie apart from the others by more than those asked for, and errors of rows that lie
-    closer shrink less than the slope between rows held out says.
+    Rows held out of a grid are about equally uncertain, and then say little of f: it is drawn towards its usual value
+    by as much as the slope is uncertain. It is not above that value: rows held out lie apart from the others by more
+    than those asked for, and errors of rows that lie closer shrink less than the slope between rows held out says.
     """
-    x, y = np.log(whole).ravel(), np.log(error).ravel()
+    x, y = np.log(size).ravel(), np.log(error).ravel()
     x, y = x - x.mean(), y - y.mean()
-    return float(np.clip(x @ y / (x @ x), 0.0, FOLLOWS)) if x @ x > LEAST_STD * len(x) else FOLLOWS
+    slope = x @ y / max(x @ x, LEAST_STD)
+    left = np.square(y - slope * x).sum() / max(len(x) - 2, 1)
+    f = (x @ y + FOLLOWS * left / WITHIN**2) / max(x @ x + left / WITHIN**2, LEAST_STD)
+    return float(np.clip(f, 0.0, FOLLOWS))
 
 
 def _channel_factors(distance: np.ndarray, seen: np.ndarray) -> np.ndarray:

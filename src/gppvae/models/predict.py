@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +26,16 @@ def latents_at(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Laten
     """Posterior of the latents at rows, including the uncertainty of the objects' vectors."""
     latents = model.prior.at(rows, weights)
     return dataclasses.replace(latents, var=latents.var + vector_variance(model.prior, weights, rows))
+
+
+@torch.no_grad()
+def left_unknown(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> np.ndarray:
+    """Standard deviation of the latents of each row, relative to that before any data, (N,)."""
+    features = model.prior.features_at(rows, training=False)
+    now, before = features.at(weights), features.at(model.prior.before_data())
+    var = now.var + now.noise + vector_variance(model.prior, weights, rows)
+    share: np.ndarray = (var.mean(1) / (before.var + before.noise).mean(1)).sqrt().cpu().numpy()
+    return share
 
 
 def row_chunks(rows: Rows) -> Iterator[Rows]:

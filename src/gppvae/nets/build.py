@@ -12,12 +12,14 @@ from gppvae.nets.conv import ConvDecoder, ConvEncoder, scale_for_depth
 from gppvae.nets.masked import MaskedEncoder, with_mask
 from gppvae.nets.members import MemberDecoder, MemberEncoder, latents_of_members
 from gppvae.nets.mlp import LinearPlusDecoder, LinearPlusEncoder, MLPDecoder, MLPEncoder
-from gppvae.nets.shuffle import ShuffleDecoder
+from gppvae.nets.shuffle import Residual, ShuffleDecoder
 
 NETWORKS = ("auto", "image", "vector", "conv", "wide", "faces", "mlp")
 WIDTHS = {"image": 32, "vector": 128, "conv": 8, "wide": 32, "faces": 32, "mlp": 128}
 LEAST_SIDE = 8  # pixels on a side that three halvings need
 LARGEST_GRID = 16  # pixels on a side from which the image network up-samples
+GRID_WIDTH = 64  # channels of the smallest grid of the image network, where no width is given
+BLOCKS = (1, 1)  # residual blocks of the image network on its smallest grids
 
 
 def choose_network(name: str, shape: tuple[int, ...], width: int | None = None) -> tuple[str, int]:
@@ -48,8 +50,8 @@ def build_networks(
             one, "faces" the paper's face network, "mlp" fully connected.
         shape: of one sample, (channels, height, width) or (values,).
         latent_dim: L.
-        width: channels (or hidden units) of every layer; by default 8 for conv, 32 for other images,
-            128 for vectors.
+        width: channels (or hidden units) of every layer; by default 8 for conv, 32 for other images (64 where image
+            starts to up-sample), 128 for vectors.
         numbers_per_value: k, numbers per value of a sample: the decoder returns (B, k, *shape), or (B, *shape) for one.
         generator: of the weights; torch's own when None.
         masked: whether the encoder also sees which values were observed.
@@ -76,11 +78,12 @@ def _pair(
     masked: bool,
 ) -> tuple[nn.Module, nn.Module]:
     """One encoder and decoder with weights drawn; arguments as in `build_networks`."""
+    grid_width = width or GRID_WIDTH
     name, width = choose_network(name, shape, width)
     out = (numbers_per_value * shape[0], *shape[1:])
     # Weights drawn here are replaced below; the fork leaves torch's global generator as it was.
     with torch.random.fork_rng(devices=[], enabled=generator is not None):
-        encoder, decoder = _made(name, shape, out, latent_dim, width, masked)
+        encoder, decoder = _made(name, shape, out, latent_dim, width, grid_width, masked)
     if generator is not None:
         for network in (encoder, decoder):
             draw_weights(network, generator)
@@ -96,7 +99,13 @@ def _pair(
 
 
 def _made(
-    name: str, shape: tuple[int, ...], out: tuple[int, ...], latent_dim: int, width: int, masked: bool
+    name: str,
+    shape: tuple[int, ...],
+    out: tuple[int, ...],
+    latent_dim: int,
+    width: int,
+    grid_width: int,
+    masked: bool,
 ) -> tuple[nn.Module, nn.Module]:
     seen = with_mask(shape) if masked else shape
     if name == "vector":
@@ -114,7 +123,8 @@ def _made(
     if name == "image":
         doublings = max(2, math.ceil(math.log2(max(image[1:]) / LARGEST_GRID)))
         channels = (max(8, width // 2),) * (doublings - 2) + (width,) * 3
-        return ConvEncoder(image, latent_dim, channels), ShuffleDecoder(drawn, latent_dim, width, doublings)
+        decoder = ShuffleDecoder(drawn, latent_dim, width, doublings, grid_width, BLOCKS)
+        return ConvEncoder(image, latent_dim, channels), decoder
     stages, convs = (5, 2) if name == "faces" else (3, 1)
     encoder = ConvEncoder(image, latent_dim, (width,) * stages, convs)
     if name == "wide":
@@ -131,6 +141,9 @@ def draw_weights(network: nn.Module, generator: torch.Generator) -> None:
             for parameter in (layer.weight, layer.bias):
                 if parameter is not None:
                     _uniform(parameter, bound, generator)
+    for layer in network.modules():
+        if isinstance(layer, Residual):
+            layer.start_as_identity()
 
 
 def _uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:

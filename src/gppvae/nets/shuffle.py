@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from gppvae.nets.conv import ImageShape, channels_last, in_channels_last
+
+
+class Residual(nn.Module):
+    """x + conv(silu(conv(silu(x)))). The last convolution starts at zero, so that the block starts as the identity."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.SiLU(),
+            nn.Conv2d(channels, channels, 3, padding=1),
+            nn.SiLU(),
+            nn.Conv2d(channels, channels, 3, padding=1),
+        )
+        self.start_as_identity()
+
+    @torch.no_grad()
+    def start_as_identity(self) -> None:
+        """Set the last convolution to zero."""
+        for parameter in self.layers[-1].parameters():
+            parameter.zero_()
+
+    def forward(self, maps: Tensor) -> Tensor:
+        more: Tensor = self.layers(maps)
+        return maps + more
 
 
 class ShuffleDecoder(nn.Module):
@@ -14,22 +40,35 @@ class ShuffleDecoder(nn.Module):
     Args:
         shape: (channels, height, width) of the images; sizes that are not multiples of the grid are cropped.
         latent_dim: L.
-        width: channels of the grid.
+        width: channels of the grids.
         doublings: how often the grid doubles; from the third on, the large grids have half the channels each time.
+        grid_width: channels of the smallest grid; `width` when None.
+        blocks: residual blocks on the smallest grid, on the next, and so on.
     """
 
-    def __init__(self, shape: ImageShape, latent_dim: int, width: int = 32, doublings: int = 2) -> None:
+    def __init__(
+        self,
+        shape: ImageShape,
+        latent_dim: int,
+        width: int = 32,
+        doublings: int = 2,
+        grid_width: int | None = None,
+        blocks: Sequence[int] = (),
+    ) -> None:
         super().__init__()
         self.shape = shape
         grow = 2**doublings
-        self.grid = (width, -(-shape[1] // grow), -(-shape[2] // grow))
-        self.dense = nn.Linear(latent_dim, width * self.grid[1] * self.grid[2])
-        channels = [width, width, *(max(8, width >> number) for number in range(1, doublings))]
+        channels = [grid_width or width, width, *(max(8, width >> number) for number in range(1, doublings))]
+        self.grid = (channels[0], -(-shape[1] // grow), -(-shape[2] // grow))
+        self.dense = nn.Linear(latent_dim, channels[0] * self.grid[1] * self.grid[2])
+        on_grid = [*blocks, *(0 for _ in range(doublings - len(blocks)))]
         layers: list[nn.Module] = []
         for number in range(doublings - 1):
+            layers += [Residual(channels[number]) for _ in range(on_grid[number])]
             layers += [nn.SiLU(), nn.Conv2d(channels[number], 4 * channels[number + 1], 3, padding=1)]
             layers.append(nn.PixelShuffle(2))
         last = channels[doublings - 1]
+        layers += [Residual(last) for _ in range(on_grid[doublings - 1])]
         layers += [nn.SiLU(), nn.Conv2d(last, last, 3, padding=1)]
         layers += [nn.SiLU(), nn.Conv2d(last, 4 * shape[0], 3, padding=1), nn.PixelShuffle(2)]
         self.convolutions = nn.Sequential(*layers)

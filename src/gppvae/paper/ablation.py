@@ -49,8 +49,8 @@ def _posterior_rates() -> dict[str, float]:
 
 
 def _best_recipe() -> dict[str, Any]:
-    recipe = global_recipe("wide")
-    return recipe | {"network": "wide", "phases": recipe["phases"][:1]}
+    recipe = global_recipe("image")
+    return recipe | {"network": "image", "phases": recipe["phases"][:1]}
 
 
 def _joint_recipe() -> dict[str, Any]:
@@ -75,8 +75,9 @@ STUDIES = {
     "best": Study("published", 247.5, _best_recipe, {
         "the recipe": {},
         "no weight decay": {"phases": {"global": {"weight_decay": 0.0}}},
-        "weight decay 0.05 instead of 0.5": {"phases": {"global": {"weight_decay": 0.05}}},
-        "half the epochs": {"phases": {"global": {"epochs": 40}}},
+        "weight decay 0.5 instead of 1": {"phases": {"global": {"weight_decay": 0.5}}},
+        "half the epochs": {"phases": {"global": {"epochs": 80}}},
+        "no residual blocks, weight decay 0.5": {"network": "wide", "phases": {"global": {"weight_decay": 0.5}}},
         "learned length scale": {"kernel": "Learned(digit, 24) * Periodic(angle, 360, lengthscale=1.0)"},
         "24 latents instead of 48": {"latent_dim": 24},
         "latent noise 0.1 instead of 0.02": {"alpha": 0.01},

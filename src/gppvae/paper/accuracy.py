@@ -22,12 +22,12 @@ from gppvae.report.record import read_results, write_results
 from gppvae.training.folder import MODEL
 
 MODELS = {
-    "wide": ("wide", 1),
-    "wide-5": ("wide", 5),
+    "image": ("image", 1),
+    "image-5": ("image", 5),
     "paper": ("paper", 1),
     "paper-5": ("paper", 5),
 }  # network, members
-ARCHITECTURES = {"paper": "conv", "wide": "wide"}
+ARCHITECTURES = {"paper": "conv", "image": "image"}
 VIEWS_GIVEN = (1, 2, 4, 8)
 N_DRAWS = 64
 
@@ -44,7 +44,8 @@ def run(
     """Fit one model per seed, evaluate, and write results/accuracy_<network>.json.
 
     Args:
-        network: "paper" (the peers' 8 channels) or "wide", or five of either in one model, "paper-5" and "wide-5".
+        network: "paper" (the peers' 8 channels) or "image", that of the defaults, or five of either in one model,
+            "paper-5" and "image-5".
         seeds: one run each; finished ones are kept.
         out: run folders.  results: folder of the JSON file.  mnist: folder of MNIST.
         epochs: other than the recipe's.  progress: show progress bars.
@@ -84,7 +85,7 @@ def run(
 def recipe_of(network: str, epochs: int | None = None) -> dict[str, Any]:
     """Arguments of the estimator for one of MODELS, but for the architecture."""
     if network not in MODELS:
-        raise ValueError(f"network must be one of {', '.join(MODELS)}, got {network!r}; wide is the default")
+        raise ValueError(f"network must be one of {', '.join(MODELS)}, got {network!r}; image is the default")
     name, members = MODELS[network]
     return global_recipe(name, epochs, members)
 

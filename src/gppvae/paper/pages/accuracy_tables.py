@@ -17,8 +17,8 @@ from gppvae.paper.statistics import mean_and_range
 from gppvae.report.record import read_results
 
 NETWORKS = {
-    "wide": "wide",
-    "wide-5": "five wide ones in one model",
+    "image": "image, that of the defaults",
+    "image-5": "five of these in one model",
     "paper": "the peers' 8 channels",
     "paper-5": "five of 8 channels in one model",
 }
@@ -49,7 +49,7 @@ def accuracy_overview(results: Path, options: Mapping[str, str]) -> ResultTable:
         [paper.method, paper.value, paper.note, f"[{paper.source}]({paper.url})"],
         [f"best peer we know ({peer.method})", peer.value, peer.note, f"[{peer.source}]({peer.url})"],
     ]
-    ours = {"wide": "gppvae, the recipe for digits", "wide-5": "gppvae, five such networks in one model"}
+    ours = {"image": "gppvae, the recipe for digits", "image-5": "gppvae, five such networks in one model"}
     for network, entry in _found(results).items():
         if network in ours:
             text = f"{mean_and_spread(entry['mse'])} ({_seeds(len(entry['seeds']))})"
@@ -63,10 +63,10 @@ def accuracy_overview(results: Path, options: Mapping[str, str]) -> ResultTable:
 
 def overview_refused(results: Path, options: Mapping[str, str]) -> str:
     """Which of our rows the first page does not show and why."""
-    if _found(results).get("wide") and _defaults_on_digits(results):
+    if _found(results).get("image") and _defaults_on_digits(results):
         return ""
     return "Not shown: what was not measured at a commit with its settings. " + (
-        f"Measure anew: `gppvae reproduce accuracy --network wide`, `{DEFAULTS}`."
+        f"Measure anew: `gppvae reproduce accuracy --network image`, `{DEFAULTS}`."
     )
 
 
@@ -179,7 +179,7 @@ def accuracy_refused(results: Path, options: Mapping[str, str]) -> str:
         reason = _accuracy_stale(network, content)
         if reason:
             refused[f"networks: {NETWORKS[network]}"] = reason
-    return told(refused, "gppvae reproduce accuracy --seeds 5 --network wide (or wide-5, paper, paper-5)")
+    return told(refused, "gppvae reproduce accuracy --seeds 5 --network image (or image-5, paper, paper-5)")
 
 
 def _accuracy_stale(network: str, content: Mapping[str, Any]) -> str | None:
