@@ -44,7 +44,7 @@ def run(
     """Fit one model per seed, evaluate, and write results/accuracy_<network>.json.
 
     Args:
-        network: "paper" (the peers' 8 channels) or "image", that of the defaults, or five of either in one model,
+        network: "paper" (the peers' 8 channels, with 48 latents) or "image", that of the defaults, or five of either in one model,
             "paper-5" and "image-5".
         seeds: one run each; finished ones are kept.
         out: run folders.  results: folder of the JSON file.  mnist: folder of MNIST.

@@ -99,7 +99,7 @@ def reproduce_app(guard: Guard) -> typer.Typer:
     @app.command("accuracy")
     def accuracy(
         network: str = typer.Option(
-            "image", help="image, paper (the peers' 8 channels), or five in one model: image-5, paper-5."
+            "image", help="image, paper (the peers' 8 channels, 48 latents), or five in one model: image-5, paper-5."
         ),
         seeds: int = typer.Option(1, min=1, help="How many seeds."),
         first_seed: int = typer.Option(0, min=0, help="The first of them; two commands can share a folder."),

@@ -19,7 +19,7 @@ from gppvae.report.record import read_results
 NETWORKS = {
     "image": "image, that of the defaults",
     "image-5": "five of these in one model",
-    "paper": "the peers' 8 channels",
+    "paper": "the peers' 8 channels, 48 latents",
     "paper-5": "five of 8 channels in one model",
 }
 DEFAULTS = "gppvae bench defaults --task digits"

@@ -46,7 +46,7 @@ def global_recipe(network: str, epochs: int | None = None, members: int = 1) -> 
         members: of an ensemble inside the model, each with as many latents as the one network.
     """
     sizes: dict[str, Any] = {
-        "paper": {"dim": 16, "latent_dim": 16, "epochs": 200, "rate": 6e-3, "weight_decay": 0.0},
+        "paper": {"dim": 24, "latent_dim": 48, "epochs": 200, "rate": 6e-3, "weight_decay": 0.0},
         "wide": {"dim": 24, "latent_dim": 48, "epochs": 80, "rate": 5e-3, "weight_decay": 0.5},
         "image": {"dim": 24, "latent_dim": 48, "epochs": 160, "rate": 5e-3, "weight_decay": 1.0},
     }[network]
