@@ -44,8 +44,8 @@ def run(
     """Fit one model per seed, evaluate, and write results/accuracy_<network>.json.
 
     Args:
-        network: "paper" (the peers' 8 channels, with 48 latents) or "image", that of the defaults, or five of either in one model,
-            "paper-5" and "image-5".
+        network: "paper" (the peers' 8 channels, with 48 latents) or "image", that of the defaults, or five of either in
+            one model, "paper-5" and "image-5".
         seeds: one run each; finished ones are kept.
         out: run folders.  results: folder of the JSON file.  mnist: folder of MNIST.
         epochs: other than the recipe's.  progress: show progress bars.
