@@ -160,7 +160,8 @@ def test_pages_of_the_repository_agree_with_its_results() -> None:
 
 def test_the_first_page_shows_fits_with_nothing_but_a_kernel(tmp_path: Path) -> None:
     def run(task: str, error: float, commit: str, clean: bool = True) -> dict:
-        return {"task": task, "questions": {task: {"error": error}}, "about": {"commit": commit, "clean": clean}}
+        question = {"error": error, "simple": {"mean of the view": 0.0585}}
+        return {"task": task, "questions": {task: question}, "about": {"commit": commit, "clean": clean}}
 
     runs = {
         "digits seed 3": run("digits", 0.5, "older"), "digits seed 0": run("digits", 0.25, "newer"),
@@ -171,6 +172,6 @@ def test_the_first_page_shows_fits_with_nothing_but_a_kernel(tmp_path: Path) -> 
     assert "nothing else" not in filled(page, tmp_path) and "Not shown" in filled(page, tmp_path)
     (tmp_path / "defaults.json").write_text(json.dumps({"runs": runs}))
     # 0.25 and 0.75: the mean is 0.5, the standard deviation 0.25 sqrt(2).
-    assert "| **gppvae**, a kernel and nothing else | **0.5000 ± 0.3536 (2 seeds)** | published |" in filled(
-        page, tmp_path
-    )
+    shown = filled(page, tmp_path)
+    assert "| **gppvae**, a kernel and nothing else | **0.5000 ± 0.3536 (2 seeds)** | published |" in shown
+    assert "| no model: the mean image of the nearest angle | 0.0585 | published |" in shown

@@ -56,8 +56,10 @@ def accuracy_overview(results: Path, options: Mapping[str, str]) -> ResultTable:
             rows.append([ours[network], text, "published", f"`gppvae reproduce accuracy --network {network}`"])
     found = _defaults_on_digits(results)
     if found:
-        text = f"{mean_and_spread(mean_and_range(found))} ({_seeds(len(found))})"
+        text = f"{mean_and_spread(mean_and_range([run['error'] for run in found]))} ({_seeds(len(found))})"
         rows.append(["**gppvae**, a kernel and nothing else", f"**{text}**", "published", f"`{DEFAULTS}`"])
+        without = f"{found[0]['simple']['mean of the view']:.4f}"
+        rows.append(["no model: the mean image of the nearest angle", without, "published", f"`{DEFAULTS}`"])
     return columns, rows
 
 
@@ -70,13 +72,13 @@ def overview_refused(results: Path, options: Mapping[str, str]) -> str:
     )
 
 
-def _defaults_on_digits(results: Path) -> list[float]:
-    """Errors of fits with nothing but a kernel, one per seed, of the commit measured last."""
+def _defaults_on_digits(results: Path) -> list[dict[str, Any]]:
+    """Fits with nothing but a kernel, one per seed, of the commit measured last: their error, and simple answers."""
     path = results / "defaults.json"
     runs = read_results(path)["runs"].values() if path.is_file() else []
     digits = [run for run in runs if run["task"] == "digits" and not why_unclean(run["about"])]
     last = digits[-1]["about"]["commit"] if digits else None
-    return [run["questions"]["digits"]["error"] for run in digits if run["about"]["commit"] == last]
+    return [run["questions"]["digits"] for run in digits if run["about"]["commit"] == last]
 
 
 def peers(results: Path, options: Mapping[str, str]) -> ResultTable:
