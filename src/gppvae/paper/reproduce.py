@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gppvae.paper.comparison.methods import METHODS
-from gppvae.paper.comparison.run import RESULTS, Plan, Say, run
+from gppvae.paper.comparison.run import RESULTS, Plan, Say, run, with_earlier
 from gppvae.paper.comparison.task import Task
 from gppvae.paper.faces import data as face_data
 from gppvae.paper.faces import recipes as face_recipes
@@ -129,7 +129,7 @@ def reproduce_faces(
 def reproduce(
     wanted: Asked, words: Words, out: Path | None, results: Path, progress: bool, say: Say
 ) -> tuple[Path, list[str]]:
-    """Run what a request asks for, write its page and its results.
+    """Run what a request asks for, write its page and its results; the file keeps methods that were run before.
 
     Returns:
         The page, and the table of errors as lines of text.
@@ -139,8 +139,10 @@ def reproduce(
     say(f"{wanted.name}: {len(plan.methods)} methods, {len(plan.seeds)} seeds, in {folder}")
     content = run(folder, plan, task, progress, say)
     page = write_page(folder, task, words)
-    kept = {name: value for name, value in read_results(folder / RESULTS).items() if name != "about"}
-    say(f"results: {write_results(results / f'{wanted.name}.json', kept)}")
+    kept, file = read_results(folder / RESULTS), results / f"{wanted.name}.json"
+    kept = with_earlier(kept, read_results(file) if file.is_file() else None)
+    del kept["about"]
+    say(f"results: {write_results(file, kept)}")
     _, rows = mse_rows(content, words)
     return page, [f"{row[0]:24} {row[2]:>16}   paper {row[1]}" for row in rows]
 

@@ -55,10 +55,14 @@ def paired(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> 
     }
 
 
-def paired_over_seeds(a: Mapping[int, Sequence[float]], b: Mapping[int, Sequence[float]]) -> dict[str, Any]:
-    """`paired` for each seed that both methods have, and on errors averaged over these seeds."""
-    seeds = sorted(set(a) & set(b))
+def paired_over_seeds(a: Mapping[Any, Sequence[float]], b: Mapping[Any, Sequence[float]]) -> dict[str, Any]:
+    """`paired` for each seed that both methods have, and on errors averaged over these seeds; seeds may be text."""
+    seeds = sorted(set(a) & set(b), key=int)
     if not seeds:
         return {}
     average = paired(*(np.mean([errors[seed] for seed in seeds], axis=0) for errors in (a, b)))
-    return {"seeds": seeds, "per_seed": [paired(a[seed], b[seed]) for seed in seeds], "average": average}
+    return {
+        "seeds": [int(seed) for seed in seeds],
+        "per_seed": [paired(a[seed], b[seed]) for seed in seeds],
+        "average": average,
+    }

@@ -71,6 +71,33 @@ def test_every_method_reports_its_images(finished: tuple[Path, Plan, dict[str, A
     assert content["methods"]["joint"]["sample_averaged"] is not None
 
 
+def test_methods_that_were_run_before_stay_in_the_results(finished: tuple[Path, Plan, dict[str, Any]]) -> None:
+    _, _, earlier = finished
+    only = {name: earlier["methods"][name] for name in ("dis", "global")}
+    anew = earlier | {"methods": only, "selection": None, "tests": {}}
+
+    both = runner.with_earlier(anew, earlier)
+    assert list(both["methods"]) == list(DIGIT_METHODS)  # in the order of the table
+    assert both["selection"] == earlier["selection"] and both["tests"] == earlier["tests"]
+
+    another_recipe = earlier | {"global_recipe": {"latent_dim": 5}}
+    without = anew | {"methods": {"dis": only["dis"]}}
+    assert "global" not in runner.with_earlier(without, another_recipe)["methods"]
+    assert "joint" in runner.with_earlier(without, another_recipe)["methods"]
+
+    for other in ("split", "network", "data", "setting"):
+        assert runner.with_earlier(anew, earlier | {other: "another"}) == anew
+    assert runner.with_earlier(anew, None) == anew
+
+
+def test_methods_without_a_common_seed_are_not_paired(finished: tuple[Path, Plan, dict[str, Any]]) -> None:
+    _, _, content = finished
+    joint = content["methods"]["joint"]
+    errors = {kind: {"7": own["0"]} for kind, own in joint["per_image"].items()}
+    later = content | {"methods": {"joint": joint | {"per_image": errors}}, "tests": {}}
+    assert runner.with_earlier(later, content)["tests"] == {}
+
+
 def test_methods_get_the_same_budget(finished: tuple[Path, Plan, dict[str, Any]]) -> None:
     rows = finished[2]["methods"]
     assert rows["joint"]["epochs"] == rows["posterior"]["epochs"] == {"gp_only": 2, "joint": 1, "vae": 1}

@@ -119,6 +119,23 @@ def gather(folder: Path, plan: Plan, task: Task) -> dict[str, Any]:
     return read_results(folder / RESULTS)
 
 
+def with_earlier(content: dict[str, Any], earlier: dict[str, Any] | None) -> dict[str, Any]:
+    """Results with the methods that only an earlier file of the same experiment has, so that methods may be run apart.
+
+    An earlier file of other data or settings counts for nothing, and its global row not if the recipe is another.
+    """
+    same = ("split", "network", "data", "setting")
+    if earlier is None or any(earlier.get(name) != content[name] for name in same):
+        return content
+    methods = {name: method for name, method in earlier["methods"].items() if name in METHODS}
+    if earlier.get("global_recipe") != content["global_recipe"]:
+        methods.pop("global", None)
+    methods |= content["methods"]
+    ordered = {name: methods[name] for name in METHODS if name in methods}
+    selection = (earlier.get("selection") or {}) | (content["selection"] or {}) or None
+    return content | {"methods": ordered, "selection": selection, "tests": _tests(ordered)}
+
+
 def predictions(folder: Path, seed: int, name: str) -> dict[str, np.ndarray]:
     """Arrays that a finished method left: `mean`, `averaged` where there is one, and more for the figures."""
     with np.load(folder / f"seed{seed}" / "records" / f"{name}.npz") as arrays:
@@ -212,7 +229,7 @@ def _tests(methods: dict[str, Any]) -> dict[str, Any]:
         if "joint" in methods and other in methods:
             pair = (methods[name]["per_image"]["mean_decoded"] for name in ("joint", other))
             found[f"joint against {other}"] = paired_over_seeds(*pair)
-    return found
+    return {name: test for name, test in found.items() if test}  # methods run apart may have no seed in common
 
 
 def _read(path: Path) -> Any:
