@@ -117,7 +117,10 @@ def test_vectors_of_objects_have_the_curvature_of_their_rows() -> None:
     (after,) = laplace_posterior(model, LatentPosterior((replace(part, mean=B),)), epoch).parts
     learned, poses = group.kernel.leaves()
     root = vector_roots([learned]).numpy()
-    W, views = model.autoencoder.decoder.weight.detach().numpy(), poses.view_factor().detach().numpy()
+    W, views = (
+        model.autoencoder.decoder.weight.detach().numpy(),
+        poses.factor(torch.arange(len(poses.levels))).detach().numpy(),
+    )
     # Draws of B show its covariance, whatever form it is kept in.
     deviations = np.stack([(after.sample(torch.Generator().manual_seed(n)) - B).numpy() for n in range(20000)])
     added = np.zeros((3, 3))  # per row

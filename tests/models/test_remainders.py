@@ -23,7 +23,8 @@ def bound_prior() -> tuple[LatentPrior, dict]:
 
 def correlations(prior: LatentPrior) -> np.ndarray:
     """Of the poses, by the free-form covariance itself, (Q, Q)."""
-    W = prior.leaves()[1].view_factor().detach().numpy()
+    kernel = prior.leaves()[1]
+    W = kernel.factor(torch.arange(len(kernel.levels))).detach().numpy()
     cov = W @ W.T
     return cov / np.sqrt(np.outer(np.diag(cov), np.diag(cov)))
 
