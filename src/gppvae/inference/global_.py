@@ -13,7 +13,7 @@ from gppvae.data.batches import Epoch
 from gppvae.inference.base import Inference, LossTerms, draw, recon_nll, with_unexplained
 from gppvae.inference.phase import Budget, Phase
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.at_rows import WeightsRead
+from gppvae.prior.at_rows import ActiveWeights
 from gppvae.prior.posterior import DiagonalCovariance, LatentPosterior
 
 
@@ -79,7 +79,7 @@ class Global(Inference):
         rows_of_ids = prior.rows_of_ids(epoch.rows)
         for batch in epoch:
             of_all = len(batch) / epoch.n_rows
-            rows, read = prior.features_at(batch.rows).over_weights_read(of_all, rows_of_ids)
+            rows, read = prior.features_at(batch.rows).active(of_all, rows_of_ids)
             q = self._parts(read)
             kl = [(own.share * part.kl_of_weights()).sum() for own, part in zip(read, q, strict=True)]
             latents = rows.at(LatentPosterior(tuple(q)))
@@ -94,7 +94,7 @@ class Global(Inference):
             terms.backward()
             yield terms
 
-    def _parts(self, read: list[WeightsRead]) -> list[DiagonalCovariance]:
+    def _parts(self, read: list[ActiveWeights]) -> list[DiagonalCovariance]:
         """q of the weights that some rows read, group by group."""
         parts = zip(self.means, self.log_stds, read, strict=True)
         return [DiagonalCovariance(mean[own.which], log_std[own.which].exp()) for mean, log_std, own in parts]

@@ -70,7 +70,7 @@ class PosteriorCoding(Inference):
                 z = with_unexplained(self.model, batch, f, s + latents.noise)
                 recon = recon_nll(self.model.autoencoder, batch, draw(z.mean, z.var, batch))
             wants = torch.autograd.grad(recon, [f, s])
-            return prior.pseudo_statistics(batch.rows, mean, noise) + prior.wanted_statistics(batch.rows, *wants)
+            return prior.pseudo_statistics(batch.rows, mean, noise) + prior.gradient_statistics(batch.rows, *wants)
 
         observed, wanted = _halves(sum_rows(epoch, part))
         self.running.set(observed)
@@ -113,7 +113,7 @@ class PosteriorCoding(Inference):
         assert f.grad is not None and s.grad is not None
         prior, n = self.model.prior, batch.total
         observed = prior.pseudo_statistics(batch.rows, mean, noise)
-        return observed + prior.wanted_statistics(batch.rows, n * f.grad, n * s.grad)
+        return observed + prior.gradient_statistics(batch.rows, n * f.grad, n * s.grad)
 
     def _take_over(self, recent: Sums, epoch: Epoch) -> None:
         """Add the sums of all processes since q(B) was last conditioned."""

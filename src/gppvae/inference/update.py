@@ -14,20 +14,20 @@ from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import expand
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import along_directions, latents_for, without_unexplained
-from gppvae.prior.new_blocks import TakenIn
+from gppvae.prior.new_blocks import ConditionedRows
 from gppvae.prior.posterior import LatentPosterior, Rotated
 from gppvae.prior.sites import (
     Precisions,
     Sites,
     SiteSums,
-    added,
-    averaged,
-    moved,
+    add_precisions,
+    average_precisions,
+    covariance_index,
     n_covariances,
     precisions_of,
-    shared_by,
-    solved,
+    solve_precision,
     through_noise,
+    with_precisions,
 )
 
 HALVINGS = 6
@@ -109,7 +109,11 @@ class WeightUpdate:
                 parts.append(part)
                 continue
             assert isinstance(part, Rotated)
-            parts.append(moved(part, mean, added(known, averaged(S, mean.shape[1], len(known))), blocks))
+            parts.append(
+                with_precisions(
+                    part, mean, add_precisions(known, average_precisions(S, mean.shape[1], len(known))), blocks
+                )
+            )
         return LatentPosterior(tuple(parts))
 
     def _pulled(self, so_far: list[Tensor], sites: list[Sites], step: list[Tensor], length: float) -> list[Tensor]:
@@ -121,21 +125,21 @@ class WeightUpdate:
         f = prior.functions_at(self.epoch.rows, step).split(prior.sizes, dim=1)
         for a, own, moved_by, basis, K in zip(so_far, sites, f, self.bases, self.counts, strict=True):
             assert own.pull is not None
-            precision = own.shared(K)[:, shared_by(a.shape[1], K)]
+            precision = own.averaged(K)[:, covariance_index(a.shape[1], K)]
             found.append(a + length * (own.pull - a - precision * (moved_by @ basis)))
         return found
 
     @torch.no_grad()
-    def taken_in(self, weights: LatentPosterior, picked: list[Tensor]) -> list[list[TakenIn | None]]:
+    def conditioned_rows(self, weights: LatentPosterior, picked: list[Tensor]) -> list[list[ConditionedRows | None]]:
         """The sites of sets of rows, (n,) each, that `run` added to this q(B); one entry per group of latents."""
-        found: list[list[TakenIn | None]] = [[] for _ in picked]
+        found: list[list[ConditionedRows | None]] = [[] for _ in picked]
         for group, part, sites, pulled in zip(self.model.prior.groups, weights.parts, *self.ended, strict=True):
             for own, rows_of in zip(found, picked, strict=True):
                 if group.kernel is None:
                     own.append(None)
                     continue
                 gave = Sites(sites.precision[rows_of], pulled[rows_of])
-                own.append(TakenIn.of(group, part, self.epoch.rows[rows_of], gave))
+                own.append(ConditionedRows.of(group, part, self.epoch.rows[rows_of], gave))
         return found
 
     def _step(self, means: list[Tensor], sums: SiteSums) -> list[Tensor]:
@@ -149,7 +153,7 @@ class WeightUpdate:
             shift, found = (mean - part.mean) @ basis, torch.zeros_like(mean)
             for along, k, own in _runs(mean.shape[1], len(known), len(S)):
                 right = pull[:, along] - known[k] @ shift[:, along]
-                found[:, along] = solved(operator.add(known[k], S[own]), right)
+                found[:, along] = solve_precision(operator.add(known[k], S[own]), right)
             steps.append(found @ basis.T)
         return steps
 
@@ -191,7 +195,7 @@ class WeightUpdate:
 
 def _runs(n_latents: int, one: int, other: int) -> list[tuple[slice, int, int]]:
     """Runs of adjacent directions that share a covariance under two numbers of covariances, and which ones."""
-    pairs = list(zip(shared_by(n_latents, one), shared_by(n_latents, other), strict=True))
+    pairs = list(zip(covariance_index(n_latents, one), covariance_index(n_latents, other), strict=True))
     found, start = [], 0
     for (k, own), run in itertools.groupby(pairs):
         stop = start + len(list(run))

@@ -189,7 +189,7 @@ def map_covariance(prior: LatentPrior, weights: LatentPosterior, rows: Rows, lea
         used = torch.cat([torch.full((leaf.dim,), leaf in read) for leaf in leaves]).nonzero().squeeze(1)
         if len(used) and isinstance(part, Rotated):
             several = [minus(units[j][number], offsets[number]) for j in used.tolist()]
-            covariance = part.each_covariance(several).mean(0)[part.shared]  # (L of the group, len(used), len(used))
+            covariance = part.each_covariance(several).mean(0)[part.covariance_index]  # (L_g, J_g, J_g)
             found[own.start : own.stop, used[:, None], used[None, :]] = covariance
     return found
 

@@ -25,7 +25,7 @@ from gppvae.kernels import Learned
 from gppvae.models.objects import id_columns, learned_by_column, level_of, using_vectors
 from gppvae.prior.blocks import BlockFeatures
 from gppvae.prior.latent_prior import LatentGroup, LatentPrior
-from gppvae.prior.new_blocks import TAKEN, Move, TakenIn
+from gppvae.prior.new_blocks import STORED, ConditionedRows, Move
 from gppvae.prior.posterior import LatentPosterior
 
 OBJECTS, ROWS_EACH = 64, 12  # training samples on which covariances within an object are measured
@@ -99,7 +99,7 @@ class Remainders:
 
     resembling: dict[str, Resemblance] = field(default_factory=dict)
     kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
-    taken: dict[tuple[str, str], list[TakenIn | None]] = field(default_factory=dict)
+    taken: dict[tuple[str, str], list[ConditionedRows | None]] = field(default_factory=dict)
 
     @torch.no_grad()
     def keep(self, prior: LatentPrior, column: str, ids: list[str], rows: Rows, errors: Tensor, unit: Tensor) -> None:
@@ -217,20 +217,20 @@ class Remainders:
 
 def _taken_from(
     saved: list[Any], tensors: dict[str, Tensor], prior: LatentPrior, weights: LatentPosterior
-) -> dict[tuple[str, str], list[TakenIn | None]]:
+) -> dict[tuple[str, str], list[ConditionedRows | None]]:
     """Sites of added ids that q(B) was conditioned on, as saved; ValueError where they do not fit the model."""
-    found: dict[tuple[str, str], list[TakenIn | None]] = {}
+    found: dict[tuple[str, str], list[ConditionedRows | None]] = {}
     added = {(c.name, level) for c in id_columns(prior) if c.own for level in c.levels[len(c.trained) :]}
     for number, (column, name, ids) in enumerate(saved):
-        parts: list[TakenIn | None] = []
+        parts: list[ConditionedRows | None] = []
         for place, (group, part, own) in enumerate(zip(prior.groups, weights.parts, ids, strict=True)):
             if (own is None) != (group.kernel is None):
                 raise ValueError("rows taken in must be of the groups of latents that have a kernel")
             if own is None:
                 parts.append(None)
                 continue
-            each = {key: tensors[f"taken.{number}.{place}.{key}"].to(prior.device) for key in TAKEN}
-            rows = TakenIn(**each, ids=tuple(map(str, own)))
+            each = {key: tensors[f"taken.{number}.{place}.{key}"].to(prior.device) for key in STORED}
+            rows = ConditionedRows(**each, ids=tuple(map(str, own)))
             rows.check(group, part)
             parts.append(rows)
         found[str(column), str(name)] = parts
