@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gppvae.inference.observation_weight import HiddenValues
 from gppvae.likelihoods import Likelihood
-from gppvae.models.curvature import slopes
+from gppvae.models.curvature import jacobian
 from gppvae.models.refine import Quadratic, levenberg_marquardt
 from gppvae.models.vae import Autoencoder
 from gppvae.prior.linalg import inverse_root, matvec, steady_cholesky
@@ -150,7 +150,7 @@ class RowLatents:
         return self.likelihood.mean(self._decode(z))
 
     def _slopes(self, z: Tensor) -> Tensor:
-        return slopes(self._mean, self.autoencoder.for_decoder(z))
+        return jacobian(self._mean, self.autoencoder.for_decoder(z))
 
     # -- choosing the weight of observed values
 
