@@ -15,7 +15,7 @@ from _paper import coefficients
 from torch import Tensor
 
 from gppvae.data.table import Rows, Table
-from gppvae.inference.exact import Pull
+from gppvae.inference.exact import inner_product
 from gppvae.kernels import Kernel, parse_kernel
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.lowrank import Assembled, assemble, gp_nll
@@ -106,9 +106,9 @@ def by_statistics(problem: Problem, expected: bool, nll: Nll = gp_nll) -> float:
     (leaves,) = (sums.map(lambda x: x.detach().requires_grad_()) for sums in totals.value)
     value = nll(assemble(leaves, prior.groups[0].layout))
     value.backward()
-    pull = Pull([leaves.map(gradient)])
+    by_sums = [leaves.map(gradient)]
     for batch in problem.batches(expected):
-        pull.dot(prior.statistics(*batch)).backward()
+        inner_product(by_sums, prior.statistics(*batch)).backward()
     return float(value.detach())
 
 

@@ -23,7 +23,7 @@ from gppvae.models.vae import Autoencoder
 from gppvae.prior import sites
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.layout import Layout
-from gppvae.prior.new_blocks import change_levels, take_back
+from gppvae.prior.new_blocks import change_levels, remove_rows
 from gppvae.prior.posterior import LatentPosterior, RotatedBlocks, RotatedCovariance
 from gppvae.prior.sites import Sites, SiteSums, with_sites
 
@@ -314,7 +314,7 @@ def test_what_was_taken_in_is_taken_back_whole(least: int, steps: int) -> None:
     column = next(column for column in id_columns(new.prior) if column.name == "id")
     weights = new.weights
     for name in ("b", "a"):
-        weights = take_back(new.prior, weights, new.remainders.taken["id", name])
+        weights = remove_rows(new.prior, weights, new.remainders.taken["id", name])
     weights, _ = change_levels(new.prior, weights, column.own, ["a", "b"], [])
     torch.testing.assert_close(weights.means, before.means, rtol=1e-7, atol=1e-9)
     eps = torch.randn(before.means[0].shape, dtype=torch.float64)

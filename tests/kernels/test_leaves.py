@@ -37,7 +37,7 @@ def test_ids_of_any_type_are_one_id() -> None:
 def test_codes_number_all_levels_whatever_the_table_holds() -> None:
     kernel = bound(FreeForm("pose"))
     rows = kernel.code(Table({"pose": [2, 2]}))
-    torch.testing.assert_close(kernel.features(rows), kernel.view_factor()[[2, 2]])
+    torch.testing.assert_close(kernel.features(rows), kernel.factor(torch.tensor([2, 2])))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from gppvae.kernels import RBF, FreeForm, Kernel, Learned
 from gppvae.kernels.parse import parse_kernel
 from gppvae.likelihoods import Bernoulli, Gaussian, Poisson
 from gppvae.models import curvature, laplace
-from gppvae.models.curvature import Signs, expand, jacobian_rows, slopes
+from gppvae.models.curvature import Signs, expand, jacobian, jacobian_rows
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import laplace_posterior
 from gppvae.models.objects import latents_by_vector, map_covariance, vector_roots, vectors_drawn
@@ -117,7 +117,10 @@ def test_vectors_of_objects_have_the_curvature_of_their_rows() -> None:
     (after,) = laplace_posterior(model, LatentPosterior((replace(part, mean=B),)), epoch).parts
     learned, poses = group.kernel.leaves()
     root = vector_roots([learned]).numpy()
-    W, views = model.autoencoder.decoder.weight.detach().numpy(), poses.view_factor().detach().numpy()
+    W, views = (
+        model.autoencoder.decoder.weight.detach().numpy(),
+        poses.factor(torch.arange(len(poses.levels))).detach().numpy(),
+    )
     # Draws of B show its covariance, whatever form it is kept in.
     deviations = np.stack([(after.sample(torch.Generator().manual_seed(n)) - B).numpy() for n in range(20000)])
     added = np.zeros((3, 3))  # per row
@@ -266,10 +269,10 @@ def test_slopes_are_those_of_each_row_at_its_own_size(at_once: int, monkeypatch:
     def mean(at: Tensor) -> Tensor:
         return autoencoder.likelihood.mean(autoencoder.decode(at))
 
-    found = slopes(mean, z)
+    found = jacobian(mean, z)
     assert found.shape == (3, 4, K)
     autoencoder.size = sizes[:0]
-    assert slopes(mean, z[:0]).shape == (0, 4, K)  # a process without rows of a batch
+    assert jacobian(mean, z[:0]).shape == (0, 4, K)  # a process without rows of a batch
     for latent, unit in enumerate(torch.eye(4).double()):
         by_difference = (rates(z + step * unit) - rates(z - step * unit)) / (2 * step)
         np.testing.assert_allclose(found[:, latent].detach(), by_difference, rtol=1e-4, atol=1e-4)

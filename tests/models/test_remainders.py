@@ -8,7 +8,7 @@ import torch
 from gppvae import GPPVAE
 from gppvae.data.table import Table
 from gppvae.kernels import FreeForm, Learned
-from gppvae.models.remainders import Remainders, Resemblance, Sharing, directions, measure, rows_to_compare
+from gppvae.models.remainders import Covariogram, Remainders, ResidualCovariance, directions, measure, rows_to_compare
 from gppvae.prior.latent_prior import LatentPrior
 
 N_OBJECTS, N_POSES, K = 6, 4, 5
@@ -23,7 +23,8 @@ def bound_prior() -> tuple[LatentPrior, dict]:
 
 def correlations(prior: LatentPrior) -> np.ndarray:
     """Of the poses, by the free-form covariance itself, (Q, Q)."""
-    W = prior.leaves()[1].view_factor().detach().numpy()
+    kernel = prior.leaves()[1]
+    W = kernel.factor(torch.arange(len(kernel.levels))).detach().numpy()
     cov = W @ W.T
     return cov / np.sqrt(np.outer(np.diag(cov), np.diag(cov)))
 
@@ -67,7 +68,7 @@ def test_errors_are_carried_over_by_kriging(size: float) -> None:
     prior, _ = bound_prior()
     leaf = prior.leaves()[0]
     leaf.add_levels(["new"], torch.ones(1, 2).double(), torch.zeros(1, 2, 2).double())
-    resemblance = Resemblance(Sharing(9.0, (0.5, 0.3, 0.1)), Sharing(1.0, (0.1, 0.2, 0.0)))
+    resemblance = ResidualCovariance(Covariogram(9.0, (0.5, 0.3, 0.1)), Covariogram(1.0, (0.1, 0.2, 0.0)))
     kept = Remainders({"person": resemblance})
     given, asked = (
         prior.code(Table({"person": ["new"] * 2, "pose": [0, 2]})),

@@ -18,7 +18,7 @@ from gppvae.prior.at_rows import blocks_given
 from gppvae.prior.blocks import BlockFeatures, block_column
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import BlockCovariance, DiagonalCovariance, LatentPosterior, RotatedBlocks
-from gppvae.prior.sites import Sites, SiteSums, precisions_of, solved, with_sites
+from gppvae.prior.sites import Sites, SiteSums, precisions_of, solve_precision, with_sites
 from gppvae.prior.statistics import StatisticsSum
 
 N, P, L, ALPHA = 40, 7, 2, 0.3
@@ -210,7 +210,7 @@ def test_a_posterior_is_built_again_from_its_tensors(expected: bool) -> None:
         one, other = (setting.prior.at(setting.rows, each) for each in (q, again))
     assert torch.equal(one.mean, other.mean) and torch.equal(one.var, other.var)
     tensors["0.places_own"] = tensors["0.places_own"].roll(1)
-    with pytest.raises(ValueError, match="where the kernel has them"):
+    with pytest.raises(ValueError, match="at the positions of the kernel"):
         LatentPosterior.from_tensors(tensors).check([(group.rank, L, group.places)])
 
 
@@ -347,7 +347,7 @@ def test_sites_give_the_dense_covariances() -> None:
         x = torch.from_numpy(rng.normal(size=(group.rank, 2)))
         for P_k, S in zip(precisions_of(q), Sigma, strict=True):
             torch.testing.assert_close(P_k @ (S @ x), x)
-            torch.testing.assert_close(solved(P_k, x), S @ x)
+            torch.testing.assert_close(solve_precision(P_k, x), S @ x)
         again = LatentPosterior.from_tensors(LatentPosterior((q,)).tensors())
         again.check([(group.rank, 3, group.places)])
         eps = torch.randn(group.rank, 3, dtype=torch.float64)

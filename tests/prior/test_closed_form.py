@@ -78,7 +78,7 @@ def variances(V: Tensor, C: Tensor) -> Tensor:
     return (V * torch.linalg.solve(C, V.T).T).sum(1, keepdim=True)
 
 
-def given(p: Problem, g: Tensor, h: Tensor, late: bool = False) -> PseudoPosterior:
+def given(p: Problem, g: Tensor, h: Tensor, stale: bool = False) -> PseudoPosterior:
     """q(B) by loops over rows: sums of v v'/d and v mu'/d, of h v v' and v g'."""
     S, R, A, G = (torch.zeros(p.V.shape[1], width, dtype=torch.float64) for width in [p.V.shape[1], 3] * 2)
     for v, mean, d, g_n, h_n in zip(*map(tensor, (p.V, p.mean, p.noise)), g, h, strict=True):
@@ -86,7 +86,7 @@ def given(p: Problem, g: Tensor, h: Tensor, late: bool = False) -> PseudoPosteri
         R += torch.outer(v, mean) / d
         A += h_n * torch.outer(v, v)
         G += torch.outer(v, g_n)
-    return condition_on_pseudo(S, R, A, G, late)
+    return condition_on_pseudo(S, R, A, G, stale)
 
 
 def draw_gradients(p: Problem, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -162,7 +162,7 @@ def test_gradients_when_others_were_seen_before(size: str, others: bool, rng: np
     p = problem(*SIZES[size], 0.3, uneven=True)
     g, h = draw_gradients(p, rng)
     inputs = [tensor(part).requires_grad_() for part in (p.V, p.mean, p.noise)]
-    q = given(p, g, h, late=True)
+    q = given(p, g, h, stale=True)
     if not others:
         q = dataclasses.replace(q, dR=torch.zeros_like(q.dR), dS=torch.zeros_like(q.dS))
     want = own_loss(*inputs, g, h)

@@ -236,7 +236,7 @@ def test_columns_that_groups_cannot_tell_apart_are_refused() -> None:
     """One group reads the columns a and b, another a column called "a x b"; both would look up the same name."""
     prior = LatentPrior([(Linear("a", "b"), 1), (Linear("a x b"), 1)])
     table = Table({"a": [1.0, 2.0], "b": [3.0, 4.0], "a x b": [5.0, 6.0]})
-    with pytest.raises(ValueError, match=r"\('a', 'b'\) and \('a x b',\) cannot be told apart"):
+    with pytest.raises(ValueError, match=r"\('a', 'b'\) and \('a x b',\) must have different keys"):
         prior.bind(table)
 
 

@@ -85,7 +85,7 @@ def test_directions_share_covariances_where_memory_is_short(monkeypatch: pytest.
     H = problem.V.shape[1]
     monkeypatch.setattr(sites, "MAX_NUMBERS", 2 * H**2)
     found = problem.found()
-    assert found.roots.shape == (2, H, H) and found.shared.tolist() == [0, 0, 1]
+    assert found.roots.shape == (2, H, H) and found.covariance_index.tolist() == [0, 0, 1]
     own = problem.precision.copy()
     own[:, :2] = own[:, :2].mean(axis=1, keepdims=True)
     cov, lift = problem.dense(own), np.kron(problem.V[0], np.eye(L))

@@ -72,9 +72,9 @@ from gppvae.models.predict import (
     decode_draws,
     decode_mean,
     latents_at,
-    left_unknown,
     predictive_bound,
     refined_reconstruction,
+    relative_std,
     row_chunks,
 )
 from gppvae.models.refine import normal_at, typical
@@ -445,7 +445,7 @@ class GPPVAE(Plotting, Measuring):
             for chunk in row_chunks(rows):
                 decoded = decode_draws(model, draws, chunk, generator, vectors)
                 carried = self.remainders_.at(model.prior, chunk, self.shape_)
-                unknown = left_unknown(model, weights, chunk) if include_noise else None
+                unknown = relative_std(model, weights, chunk) if include_noise else None
                 found = mean_and_std(decoded, include_noise, self.calibration_, self._unit(), unknown, carried)
                 arrays.put(**{name: to_input_layout(part, self.layout_) for name, part in found.items()})
         return self._as_asked(table, arrays["mean"], arrays["std"])

@@ -18,7 +18,7 @@ from gppvae.inference.observation_weight import Trust, choose_trust, hide_as_els
 from gppvae.inference.row_latents import STEPS, Observed, RowLatents
 from gppvae.inference.value_noise import MAX_VALUES, noise_covariance, rows_enough
 from gppvae.likelihoods import Likelihood
-from gppvae.models.curvature import slopes
+from gppvae.models.curvature import jacobian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import latents_at
 from gppvae.prior.posterior import LatentPosterior
@@ -199,7 +199,7 @@ def learn_value_noise(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch,
     gp, unit = model.prior.to_gp, model.prior.to_gp(likelihood.unit)
     errors = gp(y.to(epoch.device) - likelihood.mean(autoencoder.decode(z))) / unit
     seen = torch.ones_like(errors, dtype=torch.bool) if mask is None else mask.to(errors.device)
-    steep = gp(slopes(lambda at: likelihood.mean(autoencoder.decode(at)), autoencoder.for_decoder(z))) / unit
+    steep = gp(jacobian(lambda at: likelihood.mean(autoencoder.decode(at)), autoencoder.for_decoder(z))) / unit
     var = latents.var + latents.noise if held_out else torch.zeros_like(latents.var)
     found = noise_covariance(errors, seen, steep, var)
     return found * unit * unit.unsqueeze(1) if unit.ndim else found * unit.square()

@@ -32,8 +32,8 @@ from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import laplace_posterior
 from gppvae.models.objects import learned_by_column
-from gppvae.models.predict import decode_mean, latents_at, left_unknown, row_chunks
-from gppvae.models.remainders import Remainders, Resemblance, directions, measure, rows_to_compare
+from gppvae.models.predict import decode_mean, latents_at, relative_std, row_chunks
+from gppvae.models.remainders import Remainders, ResidualCovariance, directions, measure, rows_to_compare
 from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.training.distributed import current_world
@@ -173,7 +173,7 @@ class Measuring(Estimator):
             predicted = torch.cat([decode_mean(*self._fitted, chunk).cpu() for chunk in row_chunks(rows[picked])])
             parts = [((y - of) * seen / torch.from_numpy(self._unit())).flatten(1) for of in (mean, predicted)]
             of_deviations, of_errors = (measure(prior, column, rows[picked], part) for part in parts)
-            found.resembling[column] = Resemblance(of_deviations, of_errors, directions(parts[0]))
+            found.resembling[column] = ResidualCovariance(of_deviations, of_errors, directions(parts[0]))
         return found
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
@@ -200,7 +200,7 @@ class Measuring(Estimator):
         found, rows = self.predict(asked, n_samples), self.prior_.code(asked)
         assert found.std is not None
         first = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
-        unknown = np.concatenate([left_unknown(*self._fitted, chunk) for chunk in row_chunks(rows)])
+        unknown = np.concatenate([relative_std(*self._fitted, chunk) for chunk in row_chunks(rows)])
         return replace(calibrate(y, mask, first, self._unit(), unknown), trained_on=trained_on)
 
     @torch.no_grad()

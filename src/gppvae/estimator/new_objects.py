@@ -22,7 +22,7 @@ from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import IdColumn, id_columns, learned_by_column, level_of, linear_in_vectors, vector_roots
 from gppvae.models.remainders import Remainders
 from gppvae.prior.latent_prior import LatentPrior
-from gppvae.prior.new_blocks import change_levels, take_back
+from gppvae.prior.new_blocks import change_levels, remove_rows
 from gppvae.prior.posterior import LatentPosterior
 
 
@@ -79,7 +79,7 @@ def add_objects(
             taking = WeightUpdate(model, weights, epoch, new.of_weights)
             weights = taking.run(steps)
             rows_of = [torch.nonzero(owner == number).squeeze(1) for number in range(len(ids))]
-            taken = zip(ids, taking.taken_in(weights, rows_of), strict=True)
+            taken = zip(ids, taking.conditioned_rows(weights, rows_of), strict=True)
             remainders.taken |= {(column.name, name): sites for name, sites in taken}
     return ids, weights
 
@@ -102,7 +102,7 @@ def _with_new_blocks(
     """q(B) with blocks of prior weights for the ids; of those that were added before nothing is left in it."""
     again = [name for name in ids if name in column.levels]
     for name in again:
-        weights = take_back(prior, weights, remainders.taken.pop((column.name, name)))
+        weights = remove_rows(prior, weights, remainders.taken.pop((column.name, name)))
     # Rows of other ids that read these blocks (in groups whose blocks are of another column) can no longer be taken
     # back whole: they stay.
     read = [key for key, parts in remainders.taken.items() if any(own and set(again) & set(own.ids) for own in parts)]

@@ -19,7 +19,7 @@ from gppvae.estimator.prediction import mean_and_std
 from gppvae.explore.sources import make_part
 from gppvae.explore.terms import TermName, noise_without, weight_masks
 from gppvae.models.objects import vectors_drawn
-from gppvae.models.predict import latents_at, left_unknown
+from gppvae.models.predict import latents_at, relative_std
 from gppvae.report.checked import own_scales
 
 NOTHING_OFF: frozenset[TermName] = frozenset()
@@ -107,7 +107,7 @@ class Live:
             means, variances = self._decoded(f + noise * eps.to(f.device), size)
             pairs = zip(means, variances, strict=True)
             fitted, unit = self.model._fitted, self.model._unit()
-            unknown = left_unknown(*fitted, rows) if include_noise else None
+            unknown = relative_std(*fitted, rows) if include_noise else None
             found = mean_and_std(pairs, include_noise, self.model.calibration_, unit, unknown, carried)
             return Frame(_array(mean), found["std"], _array(means[:keep_draws]) if keep_draws else None)
 

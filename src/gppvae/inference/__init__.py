@@ -1,4 +1,4 @@
-"""Ways to fit the model. Each leaves gradients in place, once per optimiser step, for the one training loop."""
+"""Ways to fit the model. Each yields to the one training loop with gradients in place, once per optimiser step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def find_inference(named: Any) -> type[Inference]:
     """The class of this name, or the class itself."""
     if isinstance(named, type) and issubclass(named, Inference):
         if INFERENCES.get(named.name, named) is not named:
-            raise ValueError(f"an inference of your own needs a name of its own, got {named.name!r}; set another name")
+            raise ValueError(f"an inference class needs a name of its own, got {named.name!r}; set another name")
         return named
     if not isinstance(named, str) or named not in INFERENCES:
         raise ValueError(

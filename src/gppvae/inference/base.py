@@ -1,4 +1,4 @@
-"""The interface of all inferences, and the terms that their bounds share."""
+"""The interface of all inferences, and terms that several bounds have."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class LossTerms:
     Attributes:
         recon_nll: -E log p(y | z).  gp_nll: the prior term, with KL(q(B)) where there is one.
         neg_entropy: -H(q(z | y)).  penalty: -log prior of the kernel's parameters.
-        n: samples they stand for.
-        waiting: groups of parameters that do not step yet but gather gradients.
-        gathered: batches that the gradients of kernel and latent noise stand for.
+        n: number of samples in the sums.
+        waiting: parameter groups that accumulate gradients and do not step with this batch.
+        gathered: number of batches whose gradients the groups that waited have accumulated.
 
     Example:
         >>> import torch
@@ -53,15 +53,15 @@ class LossTerms:
     gathered: int = 1
 
     def backward(self) -> None:
-        """Gradients of the bound per sample, in one pass. Terms may live on different devices."""
+        """Gradients of the negative bound per sample, in one backward pass. Terms may be on different devices."""
         back_propagate(*(getattr(self, name) / self.n for name in TERMS))
 
     def waiting_for(self, *groups: str) -> LossTerms:
-        """The same terms; these groups of parameters keep their gradients and do not step yet."""
+        """The same terms; these parameter groups accumulate their gradients and do not step."""
         return replace(self, waiting=groups)
 
     def standing_for(self, batches: int) -> LossTerms:
-        """The same terms; groups that waited step now, on the gradients of this many batches."""
+        """The same terms; groups that waited now step, on the gradients of this many batches."""
         return replace(self, gathered=batches)
 
     def named(self) -> dict[str, Tensor]:
@@ -73,11 +73,11 @@ TERMS = tuple(field.name for field in fields(LossTerms))[:4]
 
 
 class SlowGroups:
-    """Groups of parameters that step once per several batches of an epoch, on the gradients of all of these.
+    """Parameter groups that step once per several batches of an epoch, on their accumulated gradients.
 
     Args:
-        n_batches: of the epoch.  per_step: batches of a step; those left at the end join the last step.
-        groups: their names.
+        n_batches: of the epoch.  per_step: batches of a step; a remainder at the end joins the last step.
+        groups: names of the parameter groups.
     """
 
     def __init__(self, n_batches: int, per_step: int, *groups: str) -> None:
@@ -86,11 +86,11 @@ class SlowGroups:
 
     @property
     def stepped(self) -> bool:
-        """Whether no batch was seen since they last stepped."""
+        """Whether they stepped with the last batch, or the epoch begins."""
         return self._gathered == 0
 
     def step(self, terms: LossTerms) -> LossTerms:
-        """The terms of the next batch, for the loop to step with: these groups wait, or step if it is their turn."""
+        """The terms of the next batch, marked so that the loop lets these groups wait or step."""
         self._gathered += 1
         self._left -= 1
         if self._left and min(self._gathered, self._left) < self.per_step:
@@ -101,18 +101,19 @@ class SlowGroups:
 
 
 class Inference(nn.Module, abc.ABC):
-    """One way to fit. Its parameters (if any) are variational; its buffers are kept in checkpoints.
+    """One way to fit: a negative bound per batch, and q(B).
 
-    What is special about a class it declares itself, so that a class of your own works wherever a name does.
+    Its parameters (if any) are variational; its buffers are part of checkpoints. A class declares its properties as
+    class attributes, so that your own class can be passed wherever a name can.
 
     Attributes:
         name: in logs, files and `inference=`; by default the name of the class.
         sweeps: passes over the data per epoch, for the progress bar.
-        conditions: whether a phase of it ends with a q(B) of its own.
-        follows: whether it needs the q(B) of a phase before it.
+        conditions: whether a phase of it ends with a new q(B).
+        follows: whether it needs the q(B) of the phase before.
         trains_encoder: whether the encoder is trained.
-        validated_by: "prediction", "reconstruction" or None; predictions fall back on reconstructions at unknown ids.
-        alpha: latent noise variance that a fit starts from.
+        validated_by: "prediction", "reconstruction" or None; at unknown ids, reconstruction instead of prediction.
+        alpha: initial latent noise variance of a fit.
         identifies_noise: whether its bound identifies the latent noise variance. It does not where q(eta) = p(eta):
             then only the reconstruction term depends on it, and favours zero.
 
@@ -141,7 +142,7 @@ class Inference(nn.Module, abc.ABC):
 
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__()
-        # A tuple hides the model from nn.Module: its parameters are not this object's.
+        # In a tuple, so that nn.Module does not register the model's parameters as this object's.
         self._model = (model,)
 
     @property
@@ -150,7 +151,7 @@ class Inference(nn.Module, abc.ABC):
 
     @classmethod
     def phases(cls, budget: Budget) -> list[Phase]:
-        """The phases of a fit by this inference: a VAE warm-up, the GP alone, then both together.
+        """The phases of a fit by this inference; by default a VAE warm-up, the GP alone, then both together.
 
         Args:
             budget: epochs and learning rates.
@@ -165,7 +166,7 @@ class Inference(nn.Module, abc.ABC):
         """Called once before the first epoch of a phase, also when a run is resumed inside it.
 
         Args:
-            epoch: the data in its own order.  weights: q(B) of the phase before, if it had one.
+            epoch: the data in the order of the table.  weights: q(B) of the phase before, if it had one.
         """
         return None
 
@@ -173,8 +174,8 @@ class Inference(nn.Module, abc.ABC):
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         """Yield with gradients in `.grad` each time the optimiser should step.
 
-        Gradients are of the negative bound per sample (divided by N); several processes leave parts of it that
-        add up, which the loop does before it steps.
+        Gradients are of the negative bound divided by N. With several processes each has its part of them, and the loop
+        sums these before it steps.
         """
 
     @torch.no_grad()
@@ -192,7 +193,7 @@ def back_propagate(*losses: Tensor) -> None:
 
 @torch.no_grad()
 def sum_rows(epoch: Epoch, part: Callable[[Batch], Sums]) -> Sums:
-    """Sums over all rows of an epoch; processes add theirs up once, at the end."""
+    """Sums over all rows of an epoch, and over processes once, at the end."""
     totals = StatisticsSum()
     for batch in epoch:
         totals.add(part(batch))
@@ -200,15 +201,15 @@ def sum_rows(epoch: Epoch, part: Callable[[Batch], Sums]) -> Sums:
 
 
 def over_processes(parts: Sums, world: World) -> Sums:
-    """Sums over the rows of all processes, from those over the rows of each."""
+    """Sums over the rows of all processes, from those over the rows of this one."""
     totals = [sums.whole() for sums in parts]
     world.sum_([tensor for sums in totals for tensor in sums.tensors()])
     return totals
 
 
 def draw(mean: Tensor, var: Tensor, batch: Batch) -> Tensor:
-    """z = mean + std eps, with the batch's own noise, in the type and on the device of the networks."""
-    eps = batch.noise(mean.shape[1])
+    """z = mean + std eps, with the noise of the batch, in the type and on the device of the networks, (B, L)."""
+    eps = batch.noise(mean.shape[1])  # (B, L)
     return torch.addcmul(mean.to(eps), var.sqrt().to(eps), eps)
 
 
@@ -224,11 +225,11 @@ def recon_nll(autoencoder: Autoencoder, batch: Batch, z: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Unexplained:
-    """Latents for the decoder: the GP's posterior, and the encoder's q(z | y) for those without a kernel.
+    """Latents for the decoder: q(z | y) of the encoder for those without a kernel, the GP posterior for all others.
 
     Attributes:
-        mean, var: of z, the GP's latents and the encoder's in their places, (B, L) each.
-        gp_nll, neg_entropy: terms of the bound that the encoder's latents add.
+        mean, var: of z, (B, L) each.
+        gp_nll, neg_entropy: -E log N(z; 0, I) and -H of the latents without a kernel.
     """
 
     mean: Tensor
@@ -238,16 +239,16 @@ class Unexplained:
 
 
 def with_unexplained(model: GPPriorVAE, batch: Batch, mean: Tensor, var: Tensor) -> Unexplained:
-    """Put q(z | y) in the place of the latents without a kernel; the encoder runs only if there are any.
+    """Replace the latents without a kernel by q(z | y); the encoder runs only if there are any.
 
     Args:
-        mean, var: of z as the GP has it, (B, L) each.
+        mean, var: of z under the GP posterior, (B, L) each.
     """
-    where, zero = model.prior.unexplained(), mean.new_zeros(())
+    where, zero = model.prior.unexplained(), mean.new_zeros(())  # (L,) bool
     if not where.any():
         return Unexplained(mean, var, zero, zero)
     q_mean, q_var = map(model.prior.to_gp, model.autoencoder.encode(batch.y, batch.mask))
-    own_mean, own_var = q_mean[:, where], q_var[:, where]
+    own_mean, own_var = q_mean[:, where], q_var[:, where]  # (B, L_0)
     gp_nll = standard_normal_nll(own_mean, own_var)
     mixed = torch.where(where, q_mean, mean), torch.where(where, q_var, var)
     return Unexplained(*mixed, gp_nll, neg_entropy(own_var))

@@ -1,4 +1,4 @@
-"""Kernel and latent noise only, the networks fixed: latents are encoded once and kept."""
+"""Kernel and latent noise with fixed networks: every sample is encoded once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows
 from gppvae.inference.base import Inference, LossTerms, back_propagate, neg_entropy, over_processes
-from gppvae.inference.exact import pull_back
+from gppvae.inference.exact import inner_product, pull_back
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.prior.statistics import StatisticsSum, Sums
@@ -19,10 +19,10 @@ CHUNK_ROWS = 8192
 
 
 class FixedLatents(Inference):
-    """Exact gradient of the expected GP term with respect to the prior's parameters, one step per epoch.
+    """E_q[-log p(Z)] with q(z | y) fixed: the exact gradient in the prior's parameters, one step per epoch.
 
-    No network runs after the first pass, so an epoch costs O(N M (2M + L) + H^3). Memory: the encoder outputs of the
-    rows of this process, 2 N L numbers over all processes.
+    No network runs after the first pass. Memory: the encoder outputs of the rows of this process, 2 N L numbers over
+    all processes. Cost: O(N M (2M + L) + H^3) per epoch.
     """
 
     name = "fixed"
@@ -37,23 +37,23 @@ class FixedLatents(Inference):
     def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
         prior, encode = self.model.prior, self.model.autoencoder.encode
         encoded = [(batch.index, *map(prior.to_gp, encode(batch.y, batch.mask))) for batch in epoch]
-        index, order = torch.cat([index for index, _, _ in encoded]).sort()
+        index, order = torch.cat([index for index, _, _ in encoded]).sort()  # back to the order of the table, (n,)
         mean, var = (torch.cat([entry[k] for entry in encoded])[order.to(prior.device)] for k in (1, 2))
         self._encoded = epoch.rows[index.to(epoch.rows.device)], mean, var
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         assert self._encoded is not None, "start() comes before steps()"
         _, mean, var = self._encoded
-        # At least one chunk: a process without rows still takes part in every sum.
+        # At least one chunk: a process without rows must take part in the sum over processes.
         chunks = [slice(start, start + CHUNK_ROWS) for start in range(0, max(len(mean), 1), CHUNK_ROWS)]
         totals = StatisticsSum()
         with torch.no_grad():
             for chunk in chunks:
                 totals.add(self._statistics(chunk))
         everywhere = over_processes(totals.value, epoch.world)
-        gp_nll, penalty, pull = pull_back(self.model.prior, everywhere, epoch.n_rows, epoch.world)
+        gp_nll, penalty, by_sums = pull_back(self.model.prior, everywhere, epoch.n_rows, epoch.world)
         for chunk in chunks:
-            back_propagate(pull.dot(self._statistics(chunk)))
+            back_propagate(inner_product(by_sums, self._statistics(chunk)))
         yield LossTerms(mean.new_zeros(()), gp_nll, neg_entropy(var), penalty, n=epoch.n_rows)
 
     def _statistics(self, chunk: slice) -> Sums:

@@ -1,4 +1,4 @@
-"""Global inference: q(B) is learned directly, no encoder in the training path."""
+"""Global inference: q(B) is learned directly, without an encoder in the training path."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from gppvae.data.batches import Epoch
 from gppvae.inference.base import Inference, LossTerms, draw, recon_nll, with_unexplained
 from gppvae.inference.phase import Budget, Phase
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.prior.at_rows import WeightsRead
+from gppvae.prior.at_rows import ActiveWeights
 from gppvae.prior.posterior import DiagonalCovariance, LatentPosterior
 
 
 class Global(Inference):
-    """q(B) = N(m, diag std^2) with m and std learned by mini-batches, together with decoder and kernel.
+    """q(B) = N(m, diag std^2) with m and std learned by mini-batches, together with decoder and kernel:
 
-    The bound is sum_n E log p(y_n | z_n) - KL(q(B) || N(0, I)), z_n = B'v_n + eta_n: the decoder is trained on the
-    latents that it gets in prediction. Source: docs/math.md, "Train path = predict path".
+        sum_n E -log p(y_n | z_n) + KL(q(B) || N(0, I)),   z_n = B'v_n + eta_n,   B ~ q(B)
+
+    The decoder is trained on the latents that it gets in prediction. Source: docs/math.md, "Train path = predict path".
 
     Args:
         model: the model.
         std: initial standard deviation of the weights; that of their prior is 1.
-    Cost: below one plain VAE epoch (no encoder pass) plus O(N H L), H the features of a row. The optimiser steps all
-    weights with every batch.
+    Cost: below one plain VAE epoch (no encoder pass) plus O(N H L), H the nonzero features of a row. The optimiser
+    steps all weights with every batch.
     """
 
     name = "global"
@@ -62,7 +63,7 @@ class Global(Inference):
 
     @torch.no_grad()
     def start(self, epoch: Epoch, weights: LatentPosterior | None) -> None:
-        """Start from the q(B) of the phase before if that has the same form; a resumed run has its own."""
+        """Start from the q(B) of the phase before if it is mean-field too; a resumed run has its own."""
         parts = [] if weights is None or self.begun else weights.parts
         if all(isinstance(part, DiagonalCovariance) for part in parts):
             for mean, log_std, part in zip(self.means, self.log_stds, parts, strict=False):
@@ -78,25 +79,25 @@ class Global(Inference):
         prior, autoencoder = self.model.prior, self.model.autoencoder
         rows_of_ids = prior.rows_of_ids(epoch.rows)
         for batch in epoch:
-            of_all = len(batch) / epoch.n_rows
-            rows, read = prior.features_at(batch.rows).over_weights_read(of_all, rows_of_ids)
-            q = self._parts(read)
-            kl = [(own.share * part.kl_of_weights()).sum() for own, part in zip(read, q, strict=True)]
-            latents = rows.at(LatentPosterior(tuple(q)))
+            batch_share = len(batch) / epoch.n_rows
+            rows, active = prior.features_at(batch.rows).active(batch_share, rows_of_ids)
+            q = self._parts(active)
+            kl = [(own.share * part.kl_of_weights()).sum() for own, part in zip(active, q, strict=True)]
+            latents = rows.at(LatentPosterior(tuple(q)))  # (B, L)
             z = with_unexplained(self.model, batch, latents.mean, latents.var + latents.noise)
             terms = LossTerms(
                 recon_nll=recon_nll(autoencoder, batch, draw(z.mean, z.var, batch)),
                 gp_nll=z.gp_nll + functools.reduce(torch.add, kl),
                 neg_entropy=z.neg_entropy,
-                penalty=of_all * prior.neg_log_prior(),
+                penalty=batch_share * prior.neg_log_prior(),
                 n=batch.total,
             )
             terms.backward()
             yield terms
 
-    def _parts(self, read: list[WeightsRead]) -> list[DiagonalCovariance]:
-        """q of the weights that some rows read, group by group."""
-        parts = zip(self.means, self.log_stds, read, strict=True)
+    def _parts(self, active: list[ActiveWeights]) -> list[DiagonalCovariance]:
+        """q of the active weights, group by group."""
+        parts = zip(self.means, self.log_stds, active, strict=True)
         return [DiagonalCovariance(mean[own.which], log_std[own.which].exp()) for mean, log_std, own in parts]
 
     @torch.no_grad()
@@ -105,10 +106,12 @@ class Global(Inference):
 
 
 class Distill(Inference):
-    """Fit the encoder to the latents that a finished q(B) predicts for the training rows, all else fixed.
+    """Fit the encoder to the latents that a finished q(B) predicts for the training rows, all else fixed:
 
-    Loss: -log N(E z_n; mu(y_n), s2(y_n)), so that s2 is the encoder's own error variance. Latents without a kernel keep
-    their ELBO, with all others fixed at their mean under q(B).
+        sum_n -log N(E z_n; mu(y_n), s2(y_n))
+
+    s2 is then the encoder's error variance. Latents without a kernel keep their ELBO, with all others fixed at their
+    mean under q(B).
     """
 
     name = "distill"

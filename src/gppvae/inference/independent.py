@@ -9,7 +9,12 @@ from gppvae.inference.base import Inference, LossTerms, draw, neg_entropy, recon
 
 
 class Independent(Inference):
-    """E_q[-log p(y | z)] + KL(q(z | y) || N(0, I)), whatever prior the model has. Cost: one pass, a step per batch."""
+    """The negative ELBO of a VAE, whatever prior the model has:
+
+        sum_n E_q[-log p(y_n | z_n)] + KL(q(z_n | y_n) || N(0, I))
+
+    Cost: one pass over the data, one step per batch.
+    """
 
     name = "vae"
     conditions = False

@@ -1,4 +1,4 @@
-"""Leave-out inference: the decoder learns from what the GP predicts for rows from the other rows."""
+"""Leave-out inference: the decoder is trained on the GP's predictions for rows from the other rows."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ EACH, ROWS = "each", "rows"
 
 
 class LeaveOut(Inference):
-    """Train on the task itself: predict a sample from the other samples.
+    """Training on the task of prediction: a sample from the other samples.
 
-    Part of each batch is left out. Those rows are decoded from the GP's prediction given all other rows, the others
-    from their own encoding:
+    Part of each batch is left out. These rows are decoded from the GP's prediction given all other rows, the rest from
+    the encoder:
 
-        sum_{n kept} -E_q(z|y) log p(y_n | z) + sum_{n left out} -E_p(z | rows but those left out) log p(y_n | z)
+        sum_{n kept} E_q(z|y) -log p(y_n | z) + sum_{n left out} E_p(z | rows not left out) -log p(y_n | z)
             + expected GP term - entropy
 
     Gradients of the predictions reach the encoder through the rows of the batch that were kept, and the kernel through
-    all features; other rows count with the latents of their last visit. Kernel and latent noise step when these are
-    summed anew, so that taking rows out of the sums is exact in between. Source: docs/math.md, "Leave-out training".
+    all features; rows outside the batch have the latents of their last visit. Kernel and latent noise step only when
+    all rows are summed again, so that subtracting rows from the sums is exact in between.
+    Source: docs/math.md, "Leave-out training".
 
     Args:
         model: the model.
         share: of the rows of a batch that are left out.
         what: "rows" leaves out a random set together; "each" leaves every row out alone, given all others; the name of
-            a coded column leaves out all rows of one of its values, in the whole table.
+            a coded column leaves out all rows of some of its values, in the whole table.
         together: coded column whose rows come in the same batch, for example an object's views.
     Cost: one plain VAE epoch plus O(N H (H + L)), and H^3 per batch. Memory: the N x L latents of the last visit.
     """
@@ -86,17 +87,17 @@ class LeaveOut(Inference):
                     totals = self._sums(epoch.rows, self.latents)
                     q_all = prior.given(totals)
                     kl = q_all.kl()
-            of_all = len(batch) / epoch.n_rows
+            batch_share = len(batch) / epoch.n_rows
             mean, var = autoencoder.encode(batch.y, batch.mask)
-            mean64, var64 = prior.to_gp(mean), prior.to_gp(var)
+            mean64, var64 = prior.to_gp(mean), prior.to_gp(var)  # (B, L) each
             at, predicted, left_out = self._predicted(batch, epoch, totals, mean64)
-            z_mean = mean64.index_put((left_out,), predicted.mean)
+            z_mean = mean64.index_put((left_out,), predicted.mean)  # q(z | y), replaced where left out, (B, L)
             z_var = var64.index_put((left_out,), predicted.var + predicted.noise)
             terms = LossTerms(
                 recon_nll=recon_nll(autoencoder, batch, draw(z_mean, z_var, batch)),
-                gp_nll=at.at(q_all).expected_nll(mean64, var64).sum() + of_all * kl,
+                gp_nll=at.at(q_all).expected_nll(mean64, var64).sum() + batch_share * kl,
                 neg_entropy=neg_entropy(var),
-                penalty=of_all * prior.neg_log_prior(),
+                penalty=batch_share * prior.neg_log_prior(),
                 n=batch.total,
             )
             terms.backward()
@@ -108,26 +109,26 @@ class LeaveOut(Inference):
         return iter(epoch.with_together(epoch.rows.columns[self.together].index.cpu()))
 
     def _predicted(self, batch: Batch, epoch: Epoch, totals: Sums, mean: Tensor) -> tuple[RowFeatures, Latents, Tensor]:
-        """What the GP says of the rows here that are left out, given all rows but those.
+        """The GP's prediction for the rows that are left out, given all rows that are not.
 
         Args:
-            totals: over all rows, at the latents of their last visit.  mean: latents of the rows here, (B, L).
+            totals: over all rows, at the latents of their last visit.  mean: of q(z | y) in this process, (B, L).
 
         Returns:
-            Features of the rows here, the latents of those left out, and which these are, (n,).
+            Features of the rows of this process, the latents of those left out, and their positions, (n,).
         """
         prior, world = self.model.prior, epoch.world
-        here = slice(batch.start, batch.start + len(batch))  # of the batch over all processes
+        here = slice(batch.start, batch.start + len(batch))  # this process's part of the batch
         index = world.join(batch.index.to(prior.device), here, batch.total)
-        rows, fresh = epoch.rows[index], world.join(mean, here, batch.total)
+        rows, fresh = epoch.rows[index], world.join(mean, here, batch.total)  # of all processes, (batch.total, L)
         target = self._left_out(rows, batch)
         at = prior.features_at(rows)
-        with torch.no_grad():  # everything but the batch, and the rows elsewhere that are left out with it
+        with torch.no_grad():  # without the batch, and without rows elsewhere that are left out with it
             others = add(totals, at.sums(self.latents[index]), -1.0)
             if self.what not in (EACH, ROWS):
                 others = add(others, self._elsewhere(epoch.rows, index, rows, target), -1.0)
         self.latents[index] = fresh.detach()
-        # Left out one by one, all rows of the batch count at first, and each is then taken out for itself.
+        # Rows left out one by one: condition on all rows of the batch, then remove each by its leverage.
         kept = slice(None) if self.what == EACH else (~target).nonzero().squeeze(1)
         given = add(others, at[kept].sums(fresh[kept]))
         own, left_out = at[here], target[here].nonzero().squeeze(1)
@@ -150,7 +151,7 @@ class LeaveOut(Inference):
         return torch.isin(index, picked)
 
     def _elsewhere(self, rows: Rows, batch_index: Tensor, batch_rows: Rows, target: Tensor) -> Sums:
-        """Sums over the rows outside the batch that have a value which is left out."""
+        """Sums over the rows outside the batch whose value of the column is left out."""
         gone = torch.isin(rows.columns[self.what].index, batch_rows.columns[self.what].index[target].unique())
         gone[batch_index] = False
         where = gone.nonzero().squeeze(1)
@@ -158,7 +159,7 @@ class LeaveOut(Inference):
 
     @torch.no_grad()
     def _sums(self, rows: Rows, latents: Tensor) -> Sums:
-        """S and R over rows with these latents, summed a chunk at a time, over whole features."""
+        """S and R over rows with these latents, over whole features, a chunk of rows at a time."""
         totals = StatisticsSum()
         for start in range(0, max(len(rows), 1), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)

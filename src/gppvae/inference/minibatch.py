@@ -17,11 +17,13 @@ REFRESHES_PER_EPOCH = 8
 
 
 class Minibatch(Inference):
-    """Steps per batch on the factorised bound; q(B) in closed form from running sums.
+    """A step per batch on the factorised negative bound, with q(B) in closed form:
 
-    The sums in use are those of the batches seen in this epoch plus the unseen share of the last epoch's; q(B) is
-    conditioned on them several times per epoch. The bound holds for any q(B), so a stale one costs tightness, never
-    validity. Source: Hensman et al. 2013; docs/math.md, "A bound that factorises".
+        sum_n [E_q(z|y) -log p(y_n | z_n) + E_q -log N(z_n; B'v_n, d_n) - H(q(z_n | y_n))] + KL(q(B) || N(0, I))
+
+    q(B) is conditioned several times per epoch on running sums: over the batches seen in this epoch, plus the unseen
+    share of the last epoch. The bound holds for any q(B); a stale one is only less tight.
+    Source: Hensman et al. 2013; docs/math.md, "A bound that factorises".
 
     Cost: one plain VAE epoch plus O(N H (H + L)) and a few H^3.
     """
@@ -48,14 +50,14 @@ class Minibatch(Inference):
                 with torch.no_grad():
                     q = prior.posterior(self.running.current())
                     kl = q.kl()
-            of_all = len(batch) / epoch.n_rows
-            mean, var = autoencoder.encode(batch.y, batch.mask)
-            row_nll = prior.at(batch.rows, q, training=True).expected_nll(prior.to_gp(mean), prior.to_gp(var))
+            batch_share = len(batch) / epoch.n_rows  # of the terms that are no sums over rows
+            mean, var = autoencoder.encode(batch.y, batch.mask)  # (B, L) each
+            row_nll = prior.at(batch.rows, q, training=True).expected_nll(prior.to_gp(mean), prior.to_gp(var))  # (B,)
             terms = LossTerms(
                 recon_nll=recon_nll(autoencoder, batch, draw(mean, var, batch)),
-                gp_nll=row_nll.sum() + of_all * kl,
+                gp_nll=row_nll.sum() + batch_share * kl,
                 neg_entropy=neg_entropy(var),
-                penalty=of_all * prior.neg_log_prior(),
+                penalty=batch_share * prior.neg_log_prior(),
                 n=batch.total,
             )
             terms.backward()
@@ -66,7 +68,7 @@ class Minibatch(Inference):
         self.running.end_epoch()
 
     def _take_over(self, recent: Sums, epoch: Epoch) -> Sums:
-        """Add the statistics of all processes since q(B) was last conditioned; returns the empty list to go on with."""
+        """Add the statistics of all processes since q(B) was last conditioned; returns a new empty list."""
         if recent:
             self.running.add(over_processes(recent, epoch.world))
         return []

@@ -1,4 +1,4 @@
-"""Vectors of objects from a few samples of them, with uncertainty: new objects, and further samples of known ones."""
+"""Vectors of objects, with uncertainty, from a few samples: of new objects, or further ones of known objects."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ from gppvae.models.refine import DAMPING_STEP, DAMPINGS, START_DAMPING, covarian
 from gppvae.prior.linalg import eye_like, inverse_root, matvec, vecmat
 from gppvae.prior.posterior import LatentPosterior
 
-TRIED = 64  # vectors of trained objects that a new one may start from
-LITTLE, MOST_REFUSED = 1e-9, 1e3  # relative gain of a step that ends the search; damping at which a refused step does
+TRIED = 64  # vectors of trained objects that are tried as starts
+LITTLE, MOST_REFUSED = 1e-9, 1e3  # the search ends at a smaller relative gain, or at a larger damping
 
 
 @dataclass(frozen=True)
 class VectorPrior:
-    """N(mean, precision^-1) over the vectors of P objects with J entries: (P, J) and (P, J, J)."""
+    """N(mean, precision^-1) of the vectors x of P objects: mean (P, J) and precision (P, J, J)."""
 
     mean: Tensor
     precision: Tensor
 
 
 def trained_vectors(leaves: list[Learned]) -> Tensor:
-    """Vectors of the objects of the training set, all leaves of a column end to end, (P, J)."""
+    """Vectors of the training objects, concatenated over the leaves of a column, (P, J)."""
     return torch.cat([leaf.x.detach()[: leaf.n_trained] for leaf in leaves], dim=1)
 
 
 def vector_prior(leaves: list[Learned], n_objects: int = 1) -> VectorPrior:
-    """Gaussian fitted to the trained vectors, its covariance shrunk towards its own average variance.
+    """Gaussian fitted to the trained vectors, its covariance shrunk towards its mean variance.
 
-    The vectors of the trained objects are a better prior for a new one than the N(0, I) of training.
+        S = (1 - w) Cov(X) + w tr(Cov(X)) / J I,   w = J / (P + J)
+
+    For a new object this is a better prior than the N(0, I) of training.
     """
     X = trained_vectors(leaves)
     P, J = X.shape
     centred = X - X.mean(0)
     eye = eye_like(X)
-    covariance = centred.T @ centred / max(P - 1, 1)
+    covariance = centred.T @ centred / max(P - 1, 1)  # (J, J)
     target = covariance.diagonal().mean().clamp_min(1e-6) * eye
     share = J / (P + J)
     root = torch.linalg.cholesky((1.0 - share) * covariance + share * target)
@@ -55,14 +57,14 @@ def known_vectors(leaves: list[Learned], levels: Tensor) -> VectorPrior:
     """The posterior of the vectors of these levels, (P,), as the prior for further samples."""
     mean = torch.cat([leaf.x.detach() for leaf in leaves], dim=1)[levels]
     root = vector_roots(leaves)[levels]
-    # Point estimates must not move: a tiny variance stands for zero.
+    # Point estimates are fixed: a tiny variance in place of zero.
     covariance = root @ root.mT + 1e-10 * eye_like(root)
     return VectorPrior(mean, torch.cholesky_inverse(torch.linalg.cholesky(covariance)))
 
 
 @dataclass(frozen=True)
 class _State:
-    """Vectors x (P, J), deviations u (N, L), and the loss (P,) around them: slope (N, L), curvature (N, L, L)."""
+    """Vectors x (P, J), deviations u (N, L), the loss (P,) and -log p(y | z): gradient (N, L), curvature (N, L, L)."""
 
     x: Tensor
     u: Tensor
@@ -71,7 +73,7 @@ class _State:
     curvature: Tensor
 
     def where(self, better: Tensor, of_row: Tensor, other: _State) -> _State:
-        """This state for the objects that are `better` (P,) and their rows `of_row` (N,), the other elsewhere."""
+        """This state for the objects where `better` (P,) and their rows `of_row` (N,), `other` elsewhere."""
         return _State(
             torch.where(better[:, None], self.x, other.x),
             torch.where(of_row[:, None], self.u, other.u),
@@ -82,20 +84,22 @@ class _State:
 
 
 class ObjectFit:
-    """Vectors of objects as the maximum of their posterior, and its curvature there.
+    """Laplace approximation of the posterior of objects' vectors: its mode and the curvature there.
 
-    A row's latents are z = A'x + o + R u: linear in the vector, with a deviation u ~ N(0, I) of the row's own, R R' the
-    latent noise plus the uncertainty of q(B). Start: the best of a closed form (encoder outputs as observations of z),
-    the mean and some of the trained vectors. Then damped Gauss-Newton steps (Levenberg-Marquardt) on
-    -log p(y | decoder(z)) - log p(u) - log p(x), all objects at once; an object whose loss a step does not lower
-    takes a shorter one.
+        z_n = A_n'x + o_n + R_n u_n,   u_n ~ N(0, I)
+        loss = sum_n -log p(y_n | decoder(z_n)) + |u_n|^2 / 2 - log p(x)
+
+    Latents are linear in the vector x, with a deviation per row: R R' is the latent noise plus the covariance of q(B).
+    The start is the best of a closed form (encoder outputs as observations of z), the mean of the trained vectors and
+    some of these. Then damped Gauss-Newton steps (Levenberg-Marquardt) in x and u, all objects at once; a step that
+    does not lower the loss of an object is rejected and its damping raised.
     Source: docs/math.md, "Objects that were not in the training set".
 
     Args:
         model, weights: fitted.  leaves: learned kernels of the column.
-        epoch: the samples with coded rows.  owner: (N,) which object each row shows.
+        epoch: the samples with coded rows.  owner: (N,) number of the object of each row.
         n_objects: P.  likelihood: of the samples, with measured noise.
-        of_vectors: prior of the vectors; that of new objects when None.
+        x_prior: prior of the vectors; by default that of new objects.
     Cost: per step about min(L, 16) passes of the decoder over the samples; memory O(N L (L + J)).
     """
 
@@ -108,12 +112,12 @@ class ObjectFit:
         owner: Tensor,
         n_objects: int,
         likelihood: Likelihood,
-        of_vectors: VectorPrior | None = None,
+        x_prior: VectorPrior | None = None,
     ) -> None:
         self.model, self.weights, self.leaves, self.epoch = model, weights, leaves, epoch
         self.owner, self.n_objects, self.likelihood = owner, n_objects, likelihood
-        self.new = of_vectors is None
-        self.of_vectors = vector_prior(leaves, n_objects) if of_vectors is None else of_vectors
+        self.new = x_prior is None
+        self.x_prior = vector_prior(leaves, n_objects) if x_prior is None else x_prior
         self.A, self.offset = latents_by_vector(model.prior, weights, epoch.rows, leaves)
         self.device = self.A.device
         self.R = self._deviations()
@@ -122,7 +126,7 @@ class ObjectFit:
         """Vectors (P, J) and covariance roots (P, J, J).
 
         Args:
-            steps: at most; an object's end when one lowers its loss by a little only, whatever the others do.
+            steps: at most; an object is finished when a step lowers its loss only a little, whatever the others do.
         """
         now = self._state(self._start(steps), self.offset.new_zeros(self.offset.shape))
         damping = now.loss.new_full((self.n_objects,), START_DAMPING)
@@ -130,7 +134,7 @@ class ObjectFit:
         for _ in range(steps):
             tried = self._state(*self._step(now, damping))
             gain = now.loss - tried.loss
-            better = going & (gain > 0.0)  # False where it is NaN
+            better = going & (gain > 0.0)  # False for NaN, (P,)
             now = tried.where(better, better[self.owner], now)
             damping = torch.where(better, damping / DAMPING_STEP, damping * DAMPING_STEP).clamp(*DAMPINGS)
             enough = LITTLE * now.loss.abs().clamp_min(1.0)
@@ -142,18 +146,18 @@ class ObjectFit:
 
     @torch.no_grad()
     def _deviations(self) -> Tensor:
-        """R with R R' the covariance of z at the rows, vectors at their prior mean, (N, L, L)."""
+        """R with R R' = Cov z at the rows given the prior mean of the vectors, (N, L, L)."""
         rows, vectors = self.epoch.rows, [leaf.x.detach().clone() for leaf in self.leaves]
-        means = self.of_vectors.mean.split([leaf.dim for leaf in self.leaves], dim=1)  # (P, M) each
+        means = self.x_prior.mean.split([leaf.dim for leaf in self.leaves], dim=1)  # (P, M) each
         for x, mean in zip(vectors, means, strict=True):
-            x[level_of(self.leaves, rows)] = mean[self.owner]
+            x[level_of(self.leaves, rows)] = mean[self.owner]  # rows of one object write the same vector
         with using_vectors(self.leaves, vectors):
             return torch.linalg.cholesky(covariance_at(self.model.prior, self.weights, rows))
 
     @torch.no_grad()
     def _start(self, steps: int) -> Tensor:
-        """Initial vectors, (P, J); for new objects the best of several, since one sample fits many vectors."""
-        x = self.of_vectors.mean.clone()
+        """Initial vectors, (P, J); for new objects the best of several, since the loss has many local minima."""
+        x = self.x_prior.mean.clone()
         if not self.new:
             return x
         closed_form = self._closed_form()
@@ -168,17 +172,17 @@ class ObjectFit:
         return x
 
     def _closed_form(self) -> Tensor:
-        """Posterior mean of x when the encoder's (mean, var) are observations of z = A'x + o + eta."""
+        """Posterior mean of x if the encoder's (mean, var) were observations of z = A'x + o + R u, (P, J)."""
         prior = self.model.prior
-        precision = self.of_vectors.precision.clone()
-        right = matvec(precision, self.of_vectors.mean)
+        precision = self.x_prior.precision.clone()
+        right = matvec(precision, self.x_prior.mean)
         for batch in self.epoch:
             mean, var = map(prior.to_gp, self.model.autoencoder.encode(batch.y, batch.mask))
             index = batch.index.to(self.device)
             A, owner = self.A[index], self.owner[index]
             c = 1.0 / (var + self.R[index].square().sum(2))  # (B, L)
-            weighted = A * c.unsqueeze(1)
-            precision.index_add_(0, owner, weighted @ A.transpose(1, 2))
+            weighted = A * c.unsqueeze(1)  # (B, J, L)
+            precision.index_add_(0, owner, weighted @ A.transpose(1, 2))  # (P, J, J)
             error = mean - self.offset[index]
             right.index_add_(0, owner, matvec(weighted, error))
         return torch.linalg.solve(precision, right.unsqueeze(2)).squeeze(2)
@@ -187,13 +191,13 @@ class ObjectFit:
 
     def _latents(self, x: Tensor, u: Tensor, batch: Batch) -> Tensor:
         index = batch.index.to(self.device)
-        linear = vecmat(x[self.owner[index]], self.A[index]) + self.offset[index]
+        linear = vecmat(x[self.owner[index]], self.A[index]) + self.offset[index]  # A'x + o, (B, L)
         return linear + matvec(self.R[index], u[index])
 
     def _penalty(self, x: Tensor, u: Tensor) -> Tensor:
         """-log p(x) - log p(u) per object up to a constant, (P,)."""
-        shift = x - self.of_vectors.mean
-        own = 0.5 * (vecmat(shift, self.of_vectors.precision) * shift).sum(1)
+        shift = x - self.x_prior.mean
+        own = 0.5 * (vecmat(shift, self.x_prior.precision) * shift).sum(1)  # (P,)
         return own.index_add(0, self.owner, 0.5 * u.square().sum(1))
 
     def _loss(self, x: Tensor, u: Tensor) -> Tensor:
@@ -219,28 +223,28 @@ class ObjectFit:
         return _State(x, u, loss, gradient, curvature)
 
     def _reduced(self, at: _State, damping: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Curvature (P, J, J) and gradient (P, J) for x with the deviations eliminated (Schur complement).
+        """Curvature (P, J, J) and gradient (P, J) in x with the deviations eliminated (Schur complement).
 
-        Also returns what deviations are computed from: the Cholesky factors of their curvature I + R'Lambda R, and
-        R'Lambda A', (N, L, J).
+        Also returns the Cholesky factors of the curvature in u, I + R'Lambda R, (N, L, L), and the cross term
+        R'Lambda A', (N, L, J), for back-substitution.
         """
         R = self.R
-        own = eye_like(R) + R.transpose(1, 2) @ at.curvature @ R
+        own = eye_like(R) + R.transpose(1, 2) @ at.curvature @ R  # in u, (N, L, L)
         own = own + torch.diag_embed(own.diagonal(dim1=1, dim2=2) * damping[self.owner, None])
         root = torch.linalg.cholesky(own)
         LA = at.curvature @ self.A.transpose(1, 2)  # (N, L, J)
         cross = R.transpose(1, 2) @ LA
-        pull = (at.u + matvec(R.mT, at.gradient)).unsqueeze(2)  # (N, L, 1)
-        curvature = self.A @ LA - cross.transpose(1, 2) @ torch.cholesky_solve(cross, root)
+        pull = (at.u + matvec(R.mT, at.gradient)).unsqueeze(2)  # gradient in u, (N, L, 1)
+        curvature = self.A @ LA - cross.transpose(1, 2) @ torch.cholesky_solve(cross, root)  # (N, J, J)
         gradient = self.A @ at.gradient.unsqueeze(2) - cross.transpose(1, 2) @ torch.cholesky_solve(pull, root)
-        shift = vecmat(at.x - self.of_vectors.mean, self.of_vectors.precision)
-        total = self.of_vectors.precision.clone().index_add_(0, self.owner, curvature)
+        shift = vecmat(at.x - self.x_prior.mean, self.x_prior.precision)
+        total = self.x_prior.precision.clone().index_add_(0, self.owner, curvature)
         return total, shift.index_add(0, self.owner, gradient.squeeze(2)), root, cross
 
     def _step(self, at: _State, damping: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors and deviations one damped Gauss-Newton step further."""
+        """Vectors and deviations after one damped Gauss-Newton step."""
         curvature, gradient, root, cross = self._reduced(at, damping)
         diagonal = torch.diag_embed(curvature.diagonal(dim1=1, dim2=2) * damping[:, None])
         dx = -torch.linalg.solve(curvature + diagonal, gradient.unsqueeze(2))  # (P, J, 1)
         pull = at.u.unsqueeze(2) + self.R.transpose(1, 2) @ at.gradient.unsqueeze(2) + cross @ dx[self.owner]
-        return at.x + dx.squeeze(2), at.u - torch.cholesky_solve(pull, root).squeeze(2)
+        return at.x + dx.squeeze(2), at.u - torch.cholesky_solve(pull, root).squeeze(2)  # back-substitution for u

@@ -1,4 +1,4 @@
-"""Phases as data: what is trained, by which inference, for how long and at which rates."""
+"""Phases as data: the inference, the trained parameter groups, their learning rates and the number of epochs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Phase:
         name: for logs.
         inference: a class, or the name of one of the package's own (see gppvae.inference.INFERENCES).
         epochs: passes over the data.
-        lr: learning rate of each trained group; the others stay fixed. Groups: encoder, decoder (with the
+        lr: learning rate of each trained parameter group; the others are fixed. Groups: encoder, decoder (with the
             likelihood), prior (the kernels), noise (alpha), weights (of q(B), where they are learned).
         decay: "constant", or "cosine" to zero over the phase.
-        warmup: share of the phase in which the rate climbs linearly.
+        warmup: share of the phase in which the rate rises linearly.
         weight_decay: of the networks, decoupled from the gradient as in AdamW.
-        average: decay of a running average of the parameters, taken over at the end (0: none).
+        average: decay of a running average of the parameters, which replaces them at the end (0: none).
         options: further arguments of the inference.
         held_out: whether rows held out to measure errors stay out of this phase; errors are measured at its end.
-        restart: whether the model starts again from where the fit began.
-        until_best: whether it ends after as many epochs as the phase with rows held out had at its least error there;
-            zero if the start was best.
+        restart: whether the model is reset to the start of the fit.
+        until_best: whether it ends after the number of epochs at which the phase with rows held out had its least error
+            there; zero if the start was best.
 
     Example:
         >>> from gppvae import Phase
@@ -92,7 +92,7 @@ class Phase:
         return find_inference(self.inference)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values, the inference by its name."""
+        """All fields as JSON values, the inference by its name."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         return plain | {"inference": self.inference if isinstance(self.inference, str) else self.inference.name}
 
@@ -105,8 +105,8 @@ class Budget:
     """Epochs and learning rates from which an inference writes the phases of a fit.
 
     Attributes:
-        schedule: "joint" trains everything in the last phase, "disjoint" leaves the networks as the VAE warm-up made
-            them (the paper's GPPVAE-joint and -dis).
+        schedule: "joint" trains everything in the last phase, "disjoint" keeps the networks of the VAE warm-up (the
+            paper's GPPVAE-joint and -dis).
         epochs, warmup_epochs, gp_epochs: of the joint, VAE and GP-only phases.
         lr: of the networks.  prior_lr: of kernel, latent noise and weights outside of joint phases.
         unexplained: whether some latents have no kernel, so that the encoder is always in the path.
@@ -136,7 +136,7 @@ class Budget:
         """Networks and prior together; nothing for a disjoint schedule.
 
         Args:
-            inference: of the phase.  options: of Phase, other than the usual.
+            inference: of the phase.  options: fields of Phase other than the defaults.
         """
         if self.schedule == "disjoint":
             return []

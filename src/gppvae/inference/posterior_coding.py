@@ -1,4 +1,4 @@
-"""GP posterior coding: encoder outputs are pseudo-observations, the decoder sees the GP's posterior."""
+"""GP posterior coding: encoder outputs are pseudo-observations of f, and the decoder sees the GP posterior."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from gppvae.models.gppvae import GPPriorVAE
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.prior.statistics import Sums
 
-BATCHES_PER_STEP = 4  # of encoder and prior, after which q(B) is conditioned again
-ROWS_PER_STEP = 4  # per-id blocks for each row that must come in before q(B) is conditioned again
+BATCHES_PER_STEP = 4  # batches per step of encoder and prior, after which q(B) is conditioned again
+ROWS_PER_STEP = 4  # largest number of per-id blocks per row seen before q(B) is conditioned again
 KEPT = 0.3  # decay of the gradient sums of earlier rows, each time that q(B) is conditioned again
 
 
 class PosteriorCoding(Inference):
-    """q(B) = posterior given pseudo-observations mu_n of f(row_n) with noise d_n from the encoder.
+    """q(B) = posterior given pseudo-observations mu_n of f_n with noise d_n from the encoder. The negative bound is
 
-    Training and prediction use the same path, row -> q(f) -> decoder; the bound is
-    E log p(y | z) - KL(q(B) || N(0, I)), z = f + eta. Every pseudo-observation influences f at all rows. The gradient
-    of the bound of all rows with respect to q(B) is estimated from the rows visited before q(B) was last conditioned,
-    recent ones weighted most: the rows of one batch alone would be too noisy. An encoder that steps again before q(B)
-    has followed overshoots, so encoder and prior take one step per few batches, after which q(B) is conditioned again;
-    the decoder steps with every batch.
+        sum_n E -log p(y_n | f_n + eta_n) + KL(q(B) || N(0, I)),   f_n = B'v_n,   B ~ q(B)
+
+    Training and prediction use the same path, row -> q(f) -> decoder. Every pseudo-observation affects f at all rows.
+    The gradient of the bound with respect to q(B) is estimated from the rows seen before q(B) was last conditioned,
+    with exponential decay, since one batch alone is too noisy. An encoder that steps several times for one q(B)
+    overshoots, so encoder and prior take one step per few batches, after which q(B) is conditioned again; the decoder
+    steps with every batch.
     Source: Pearce 2019; Jazbec et al. 2021; docs/math.md, "Posterior coding in mini-batches".
 
     Cost: one plain VAE epoch plus O(N H (H + L)), and H^3 per four batches; one more such epoch before the first.
@@ -49,7 +50,7 @@ class PosteriorCoding(Inference):
     def __init__(self, model: GPPriorVAE) -> None:
         super().__init__(model)
         self.running = RunningSums(model.prior)
-        self.wanted = KeptSums(model.prior)
+        self.wanted = KeptSums(model.prior)  # A and G; the name is a key of checkpoints
 
     @classmethod
     def phases(cls, budget: Budget) -> list[Phase]:
@@ -65,21 +66,21 @@ class PosteriorCoding(Inference):
         def part(batch: Batch) -> Sums:
             mean, noise = self._pseudo_observations(batch)
             latents = prior.at(batch.rows, at_start, training=True)
-            f, s = latents.mean.requires_grad_(), latents.var.clone().requires_grad_()
+            f, s = latents.mean.requires_grad_(), latents.var.clone().requires_grad_()  # (B, L) each
             with torch.enable_grad():
                 z = with_unexplained(self.model, batch, f, s + latents.noise)
                 recon = recon_nll(self.model.autoencoder, batch, draw(z.mean, z.var, batch))
-            wants = torch.autograd.grad(recon, [f, s])
-            return prior.pseudo_statistics(batch.rows, mean, noise) + prior.wanted_statistics(batch.rows, *wants)
+            gradients = torch.autograd.grad(recon, [f, s])  # g and h of docs/math.md
+            return prior.pseudo_statistics(batch.rows, mean, noise) + prior.gradient_statistics(batch.rows, *gradients)
 
-        observed, wanted = _halves(sum_rows(epoch, part))
+        observed, gradient_sums = _halves(sum_rows(epoch, part))
         self.running.set(observed)
-        self.wanted.set(wanted)
+        self.wanted.set(gradient_sums)
 
     def steps(self, epoch: Epoch) -> Iterator[LossTerms]:
         prior, autoencoder = self.model.prior, self.model.autoencoder
-        # Conditioning factors every block: waiting for enough rows keeps the time of an epoch linear in N.
-        enough = -(-prior.n_blocks // (ROWS_PER_STEP * epoch.batch_size))
+        # Conditioning factors every block; doing so once per P / ROWS_PER_STEP rows keeps an epoch linear in N.
+        enough = -(-prior.n_blocks // (ROWS_PER_STEP * epoch.batch_size))  # batches, rounded up
         per_step = min(max(BATCHES_PER_STEP, enough), epoch.n_batches)
         slow = SlowGroups(epoch.n_batches, per_step, "encoder", "prior", "noise")
         recent: Sums = []
@@ -88,17 +89,17 @@ class PosteriorCoding(Inference):
                 self._take_over(recent, epoch)
                 recent, given = [], prior.condition_on_pseudo(self.running.current(), self.wanted.get())
                 kl = torch.stack([q.kl for q in given]).sum()
-            of_all = len(batch) / epoch.n_rows
+            batch_share = len(batch) / epoch.n_rows
             mean, noise = self._pseudo_observations(batch)
-            f, s = prior.at_pseudo(batch.rows, mean, noise, given, batch.total)
-            f.retain_grad()
+            f, s = prior.at_pseudo(batch.rows, mean, noise, given, batch.total)  # (B, L) each
+            f.retain_grad()  # g and h, for the gradient sums
             s.retain_grad()
             z = with_unexplained(self.model, batch, f, s + prior.noise_at(batch.rows, training=True))
             terms = LossTerms(
                 recon_nll=recon_nll(autoencoder, batch, draw(z.mean, z.var, batch)),
-                gp_nll=z.gp_nll + of_all * kl,
+                gp_nll=z.gp_nll + batch_share * kl,
                 neg_entropy=z.neg_entropy,
-                penalty=of_all * prior.neg_log_prior(),
+                penalty=batch_share * prior.neg_log_prior(),
                 n=batch.total,
             )
             terms.backward()
@@ -109,22 +110,22 @@ class PosteriorCoding(Inference):
 
     @torch.no_grad()
     def _sums(self, batch: Batch, mean: Tensor, noise: list[Tensor], f: Tensor, s: Tensor) -> Sums:
-        """Sums over a batch of pseudo-observations, and of gradients with respect to f (per sample until here)."""
+        """Sums over a batch of pseudo-observations, then of gradients with respect to f and s."""
         assert f.grad is not None and s.grad is not None
         prior, n = self.model.prior, batch.total
         observed = prior.pseudo_statistics(batch.rows, mean, noise)
-        return observed + prior.wanted_statistics(batch.rows, n * f.grad, n * s.grad)
+        return observed + prior.gradient_statistics(batch.rows, n * f.grad, n * s.grad)  # .grad is per sample
 
     def _take_over(self, recent: Sums, epoch: Epoch) -> None:
         """Add the sums of all processes since q(B) was last conditioned."""
         if not recent:
             return
-        observed, wanted = _halves(over_processes(recent, epoch.world))
+        observed, gradients = _halves(over_processes(recent, epoch.world))
         self.running.add(observed)
         n_rows = self.running.n_rows
-        if self.wanted.n_rows < n_rows and wanted[0].sums[3] < n_rows:  # sums over all rows need no history
-            wanted = add(wanted, self.wanted.get(), KEPT)
-        self.wanted.set(wanted)
+        if self.wanted.n_rows < n_rows and gradients[0].sums[3] < n_rows:  # sums over all rows need no history
+            gradients = add(gradients, self.wanted.get(), KEPT)
+        self.wanted.set(gradients)
 
     @torch.no_grad()
     def weights(self, epoch: Epoch) -> LatentPosterior:
@@ -133,11 +134,11 @@ class PosteriorCoding(Inference):
         return prior.posterior(totals)
 
     def _pseudo_observations(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """Values (B, L) and their noise, (B,) per group of latents."""
+        """mu (B, L), and the noise d, (B,) per group of latents."""
         mean, logvar = self.model.autoencoder.encode_log(batch.y, batch.mask)
         return self.model.prior.to_gp(mean), self.model.prior.pseudo_noise(logvar, batch.rows)
 
 
 def _halves(sums: Sums) -> tuple[Sums, Sums]:
-    """Sums of the pseudo-observations, and those of the gradients."""
+    """Sums of pseudo-observations and of gradients, which are concatenated so that one call sums both."""
     return sums[: len(sums) // 2], sums[len(sums) // 2 :]

@@ -1,14 +1,14 @@
-"""Posterior of the latents of rows given partly observed samples, and of the values that were not observed.
+"""Posterior of the latents of rows given partly observed samples, and of the missing values.
 
 For one row, with the GP's prediction N(m, S) of its latents (S diagonal, latent noise included) as prior:
 
     p(z | row, y_o)  ~  p(y_o | g(z)) N(z; m, S)
 
-Its mode comes from damped Gauss-Newton steps through the decoder, its covariance from the curvature there (Laplace).
-Where the noise of values has a covariance Psi, a missing value also follows the residuals of the observed ones:
+Its mode is found by damped Gauss-Newton steps through the decoder g, its covariance is that of Laplace's approximation.
+If the noise of values has a covariance Psi, a missing value also depends on the residuals of the observed ones:
 
     E y_m = g_m + G (y_o - g_o),   G = Psi_mo Psi_oo^-1
-    Var y_m = A Sigma A' + Psi_mm - G Psi_om,   A = J_m - G J_o,   J the slopes of g at the mode
+    Var y_m = A Sigma A' + Psi_mm - G Psi_om,   A = J_m - G J_o,   J the Jacobian of g at the mode
 
 Source: docs/math.md, "What is missing in a sample".
 """
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gppvae.inference.observation_weight import HiddenValues
 from gppvae.likelihoods import Likelihood
-from gppvae.models.curvature import slopes
+from gppvae.models.curvature import jacobian
 from gppvae.models.refine import Quadratic, levenberg_marquardt
 from gppvae.models.vae import Autoencoder
 from gppvae.prior.linalg import inverse_root, matvec, steady_cholesky
@@ -34,7 +34,7 @@ STEPS = 8
 
 @dataclass(frozen=True)
 class Observed:
-    """What is known of some rows.
+    """Partly observed samples of some rows, and the GP's prediction of their latents.
 
     Attributes:
         y: samples, 0 where not observed, (B, *shape).  mask: True where observed.  sizes: of counts, (B,) or None.
@@ -53,7 +53,7 @@ class Filled:
     """Moments of all values of the rows given the observed ones, (B, *shape) each.
 
     Attributes:
-        mean: of the values.  var: that comes from the latents.  noise: variance of the values' own noise.
+        mean: of the values.  var: due to the latents.  noise: variance of the noise of values.
     """
 
     mean: Tensor
@@ -67,8 +67,8 @@ class RowLatents:
     Args:
         autoencoder: fitted.  likelihood: of the values, with measured noise.
         known: what was observed.
-        noise: Psi, (K, K) float64, of vectors; None where the likelihood's own variances are all there is.
-        starts: latents to start from, (B, L) each; every row takes the best of them.
+        noise: Psi, (K, K) float64, for vectors; None for the variances of the likelihood.
+        starts: further starts of the search, (B, L) each; each row starts at the best one.
         weight: of the observed values against the GP's prediction (observation_weight.py).
         steps: Gauss-Newton steps.
     Cost: per step L forward-mode passes of the decoder, and O(B L^2 (K + L)); with Psi O(B K^2 (K + L)) as well.
@@ -86,11 +86,11 @@ class RowLatents:
     ) -> None:
         self.autoencoder, self.likelihood, self.known, self.noise = autoencoder, likelihood, known, noise
         self.seen = known.mask.flatten(1)  # (B, K)
-        self.share, self.precision = min(weight, 1.0), 1.0 / (known.var * max(weight, 1.0))
+        self.power, self.precision = min(weight, 1.0), 1.0 / (known.var * max(weight, 1.0))
         self.root_noise: Tensor | None = None
         if noise is not None:
             pairs = self.seen.unsqueeze(1) & self.seen.unsqueeze(2)  # (B, K, K)
-            own = torch.diag_embed((~self.seen).to(noise))  # unobserved values: independent, with variance 1
+            own = torch.diag_embed((~self.seen).to(noise))  # missing values: independent, with variance 1
             self.root_noise = torch.linalg.cholesky(torch.where(pairs, noise, 0.0) + own)  # (B, K, K)
         with torch.no_grad():
             start = self._best((known.mean, *starts))
@@ -110,28 +110,28 @@ class RowLatents:
         return z
 
     def _loss(self, z: Tensor, out: Tensor) -> Tensor:
-        """-log posterior up to a constant, (B,); `out` is what the decoder gives at z."""
+        """-log posterior up to a constant, (B,); `out` is the decoder's output at z."""
         known = self.known
         prior = 0.5 * ((z - known.mean).square() * self.precision).sum(1)
         if self.root_noise is None:
             nll = self.likelihood.nll(known.y, out, known.mask)
         else:
             nll = 0.5 * self._whitened(self._residual(out).unsqueeze(2)).square().sum((1, 2))
-        return prior + self.share * nll.to(prior)
+        return prior + self.power * nll.to(prior)
 
     def _quadratic(self, z: Tensor) -> Quadratic:
         """The loss around z, with its Gauss-Newton curvature."""
-        out, slopes = self._decode(z), self._slopes(z) * self.seen.unsqueeze(1)  # (B, L, K)
+        out, jacobian = self._decode(z), self._jacobian(z) * self.seen.unsqueeze(1)  # (B, L, K)
         residual = self._residual(out)
         if self.root_noise is None:
-            # A probability of exactly 0 or 1 has no variance; its slope is zero too, and must not become 0 / 0.
+            # A probability of exactly 0 or 1 has variance 0, and derivative 0: avoid 0 / 0.
             std = self.likelihood.variance(out).clamp_min(LEAST_VARIANCE).sqrt().expand_as(self.known.y).flatten(1)
-            slopes, residual = slopes / std.unsqueeze(1), residual / std
+            jacobian, residual = jacobian / std.unsqueeze(1), residual / std
         else:
-            slopes = self._whitened(slopes.to(self.root_noise).transpose(1, 2)).transpose(1, 2)
-            residual = self._whitened(residual.unsqueeze(2)).squeeze(2)
-        curvature = self.share * (slopes @ slopes.transpose(1, 2)).to(z) + torch.diag_embed(self.precision)
-        pull = self.share * matvec(slopes, residual).to(z)
+            jacobian = self._whitened(jacobian.to(self.root_noise).transpose(1, 2)).transpose(1, 2)  # (B, L, K)
+            residual = self._whitened(residual.unsqueeze(2)).squeeze(2)  # Psi_oo^(-1/2) (y - g), (B, K)
+        curvature = self.power * (jacobian @ jacobian.transpose(1, 2)).to(z) + torch.diag_embed(self.precision)
+        pull = self.power * matvec(jacobian, residual).to(z)  # gradient of the log likelihood, (B, L)
         return Quadratic(self._loss(z, out), self.precision * (z - self.known.mean) - pull, curvature)
 
     def _whitened(self, x: Tensor) -> Tensor:
@@ -146,11 +146,9 @@ class RowLatents:
     def _decode(self, z: Tensor) -> Tensor:
         return self.autoencoder.decode(z, self.known.sizes)
 
-    def _mean(self, z: Tensor) -> Tensor:
-        return self.likelihood.mean(self._decode(z))
-
-    def _slopes(self, z: Tensor) -> Tensor:
-        return slopes(self._mean, self.autoencoder.for_decoder(z))
+    def _jacobian(self, z: Tensor) -> Tensor:
+        """d E y / d z, transposed, (B, L, K)."""
+        return jacobian(lambda at: self.likelihood.mean(self._decode(at)), self.autoencoder.for_decoder(z))
 
     # -- choosing the weight of observed values
 
@@ -159,21 +157,21 @@ class RowLatents:
         """The decoder linearised at the GP's prediction, to score weights by their predictions of hidden values.
 
         Args:
-            row: numbers of the rows, (B,).  y: samples with the hidden values.  hidden: which, (B, *shape) bool.
-            columns: values to score by, (C,).
+            row: numbers of the rows, (B,).  y: samples with the hidden values.  hidden: mask of these, (B, *shape).
+            columns: values that count in the score, (C,).
         """
         z = self.known.mean
-        out, slopes = self._decode(z), self._slopes(z)
+        out, jacobian = self._decode(z), self._jacobian(z)
         std = self.likelihood.variance(out).clamp_min(LEAST_VARIANCE).sqrt().expand_as(y).flatten(1)
-        slopes = slopes / std.unsqueeze(1)
-        visible, residual = slopes * self.seen.unsqueeze(1), (y - self.likelihood.mean(out)).flatten(1) / std
+        jacobian = jacobian / std.unsqueeze(1)
+        visible, residual = jacobian * self.seen.unsqueeze(1), (y - self.likelihood.mean(out)).flatten(1) / std
         pull = matvec(visible, residual * self.seen)
         return HiddenValues(
             row=row,
             var=self.known.var,
             curvature=(visible @ visible.transpose(1, 2)).to(z),
             pull=pull.to(z),
-            slopes=slopes[:, :, columns].to(z),
+            jacobian=jacobian[:, :, columns].to(z),
             residual=residual[:, columns].to(z),
             hidden=hidden.flatten(1)[:, columns],
         )
@@ -182,10 +180,10 @@ class RowLatents:
 
     @functools.cached_property
     def _gain(self) -> Tensor | None:
-        """G for all values, (B, K, K): the regression of every value's noise on the residuals of observed values."""
+        """G, the regression of every value's noise on the residuals of observed values, (B, K, K)."""
         if self.noise is None or self.root_noise is None:
             return None
-        to_observed = self.noise * self.seen.unsqueeze(2)  # rows of values that were not observed are 0
+        to_observed = self.noise * self.seen.unsqueeze(2)  # Psi_o., rows of missing values 0, (B, K, K)
         return torch.cholesky_solve(to_observed, self.root_noise).transpose(1, 2) * self.seen.unsqueeze(1)
 
     @torch.no_grad()
@@ -197,15 +195,15 @@ class RowLatents:
 
     @torch.no_grad()
     def moments(self) -> Filled:
-        """Mean and variances of all values; at observed ones they are what was observed, and 0, if Psi is given."""
-        out, slopes = self._decode(self.z), self._slopes(self.z)
+        """Mean and variances of all values; with Psi, observed values are reproduced, with variance 0."""
+        out, jacobian = self._decode(self.z), self._jacobian(self.z)
         mean = self.likelihood.mean(out)
         if self._gain is None or self.noise is None:
-            spread = (slopes.transpose(1, 2) @ self.root.to(slopes)).square().sum(2)
+            spread = (jacobian.transpose(1, 2) @ self.root.to(jacobian)).square().sum(2)  # diag(J Sigma J'), (B, K)
             noise = self.likelihood.variance(out).expand_as(mean)
             return Filled(mean, spread.view_as(mean), noise)
-        A = slopes.to(self.z).transpose(1, 2)  # (B, K, L)
-        A = A - self._gain @ (A * self.seen.unsqueeze(2))
+        A = jacobian.to(self.z).transpose(1, 2)  # (B, K, L)
+        A = A - self._gain @ (A * self.seen.unsqueeze(2))  # J_m - G J_o
         left = self.noise.diagonal() - (self._gain * self.noise).sum(2)  # of Psi_mm - G Psi_om, (B, K)
         parts = (A @ self.root).square().sum(2), left.clamp_min(0.0)
         return Filled(self._with_residual(mean, out), *(part.to(mean).view_as(mean) for part in parts))
@@ -228,5 +226,5 @@ class RowLatents:
             return mean
         eps = torch.randn(self.seen.shape, generator=generator, dtype=self.z.dtype).to(self.z.device)
         noise = eps @ torch.linalg.cholesky(self.noise).T
-        noise = noise - matvec(self._gain, noise * self.seen)  # given the observed values
+        noise = noise - matvec(self._gain, noise * self.seen)  # eps_m - G eps_o has the conditional covariance
         return mean + noise.to(mean).view_as(mean)

@@ -1,4 +1,4 @@
-"""Running sums over all rows, each with the parameters of its last visit."""
+"""Running sums over all rows, each row at the parameters of its last visit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gppvae.prior.statistics import BlockStatistics, Statistics, Sums
 
 
 class KeptSums(nn.Module):
-    """Sums per group of latents as buffers, so that checkpoints hold them; empty before `set`."""
+    """Sums per group of latents, as buffers for checkpoints; empty before `set`."""
 
     def __init__(self, prior: LatentPrior) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class KeptSums(nn.Module):
 
 
 class RunningSums(KeptSums):
-    """Sums over all rows, each at its last visit; rows not yet visited in an epoch count by the last epoch's average.
+    """Sums over the batches of this epoch, plus the last epoch's sums times the share of rows not seen yet.
 
     At the end of an epoch it is exactly the sum over that epoch's batches.
     """
@@ -59,23 +59,23 @@ class RunningSums(KeptSums):
         self._seen: Sums = []
 
     def add(self, parts: Sums) -> None:
-        """Rows of the epoch that were visited, those of all processes."""
+        """Add sums over rows of this epoch, of all processes."""
         self._seen = add(self._seen, parts)
 
     def current(self) -> Sums:
-        """The rows seen in this epoch, and the unseen share of the last one's."""
+        """Estimate of the sums over all rows: seen + (1 - N_seen / N) last epoch."""
         if not self._seen:
             return self.get()
         unseen = max(1.0 - float(self._seen[0].sums[3]) / self.n_rows, 0.0)
         return add(self._seen, self.get(), unseen)
 
     def end_epoch(self) -> None:
-        """What was seen becomes the last epoch."""
+        """Replace the last epoch's sums by those of this epoch."""
         assert self._seen, "an epoch has batches"
         self.set(self._seen)
         self._seen = []
 
 
 def add(left: Sums, right: Sums, times: float = 1.0) -> Sums:
-    """Sums over both sets of rows, the second with weight `times`."""
+    """left + times right, group by group; an empty `left` gives `right`, whatever `times`."""
     return [a.plus(b, times) for a, b in zip(left, right, strict=True)] if left else right

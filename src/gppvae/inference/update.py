@@ -1,4 +1,4 @@
-"""Further samples without training: q(B) and the vectors of known objects are conditioned on them."""
+"""Conditioning q(B) on further samples, without training."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import expand
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import along_directions, latents_for, without_unexplained
-from gppvae.prior.new_blocks import TakenIn
+from gppvae.prior.new_blocks import ConditionedRows
 from gppvae.prior.posterior import LatentPosterior, Rotated
 from gppvae.prior.sites import (
     Precisions,
     Sites,
     SiteSums,
-    added,
-    averaged,
-    moved,
+    add_precisions,
+    average_precisions,
+    covariance_index,
     n_covariances,
     precisions_of,
-    shared_by,
-    solved,
+    solve_precision,
     through_noise,
+    with_precisions,
 )
 
 HALVINGS = 6
@@ -35,7 +35,7 @@ HALVINGS = 6
 
 @dataclass(frozen=True)
 class _Around:
-    """The loss at a q(B) mean, its sites, one entry per group and all rows in order, and their sums."""
+    """The loss at a mean of q(B), the sites of all rows in order, one entry per group, and their sums."""
 
     loss: float
     sites: list[Sites]
@@ -43,21 +43,21 @@ class _Around:
 
 
 class WeightUpdate:
-    """q(B) given further samples, q(B) so far being the prior: its means by Gauss-Newton steps, then its covariances.
+    """q(B) given further samples, with the present q(B) as the prior: means by Gauss-Newton steps, then covariances.
 
-    With the precisions P_k so far along the directions u_k, and m_0 the mean so far, the loss is
+    With P_k the present precisions along the directions u_k, and m_0 the present mean, the loss is
 
-        1/2 sum_k (m - m_0)_k'P_k (m - m_0)_k - sum_n log p(y_n | f_n = m'v_n),
+        1/2 sum_k (m - m_0)_k'P_k (m - m_0)_k - sum_n log p(y_n | f_n = m'v_n)
 
-    the latent noise between f and z integrated out to second order. A step solves (P_k + S_k) s_k = -gradient_k with
+    with the latent noise between f and z integrated out to second order. A step solves (P_k + S_k) s_k = -gradient_k,
     S_k the sum of the sites; one that does not lower the loss is halved. With a linear decoder and one noise level the
-    first step is the exact posterior. With per-id blocks, only those of the samples' ids are updated, all others being
-    integrated out; at the end the means of the others follow the shared weights.
-    Source: docs/math.md, "A posterior from sites".
+    first step gives the exact posterior. With per-id blocks, only those of the samples' ids are updated and all others
+    are integrated out; at the end the means of the others change with the shared weights.
+    Source: docs/math.md, "Further samples".
 
     Args:
-        model: fitted.  weights: q(B) made from sites.  epoch: the further samples.  likelihood: of them.
-    Cost: per step about min(L, 16) passes of the decoder over the samples, O(K H^3), H the weights that are updated.
+        model: fitted.  weights: q(B) from sites.  epoch: the further samples.  likelihood: of these.
+    Cost: per step about min(L, 16) passes of the decoder over the samples, and O(K H^3), H the weights updated.
     """
 
     def __init__(self, model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch, likelihood: Likelihood) -> None:
@@ -83,7 +83,7 @@ class WeightUpdate:
 
     @torch.no_grad()
     def run(self, steps: int) -> LatentPosterior:
-        """q(B) given the former data and the further samples."""
+        """q(B) given all samples, old and new."""
         means = self.before.means
         at = self._around(means)
         pulled = [torch.zeros_like(own.precision) for own in at.sites]
@@ -109,33 +109,37 @@ class WeightUpdate:
                 parts.append(part)
                 continue
             assert isinstance(part, Rotated)
-            parts.append(moved(part, mean, added(known, averaged(S, mean.shape[1], len(known))), blocks))
+            parts.append(
+                with_precisions(
+                    part, mean, add_precisions(known, average_precisions(S, mean.shape[1], len(known))), blocks
+                )
+            )
         return LatentPosterior(tuple(parts))
 
     def _pulled(self, so_far: list[Tensor], sites: list[Sites], step: list[Tensor], length: float) -> list[Tensor]:
-        """By how much each row has pulled the mean along each direction, a with P (m - m_0) = sum_n v_n a_n', (N, L).
+        """The contribution a_n of each row to the mean, P (m - m_0) = sum_n v_n a_n', after a step, (N, L).
 
         A step solves (P + S) s = sum_n v (pull - a)', so P s = sum_n v (pull - a - precision s'v)'.
         """
         prior, found = self.model.prior, []
-        f = prior.functions_at(self.epoch.rows, step).split(prior.sizes, dim=1)
+        f = prior.functions_at(self.epoch.rows, step).split(prior.sizes, dim=1)  # s'v, (N, L_g) each
         for a, own, moved_by, basis, K in zip(so_far, sites, f, self.bases, self.counts, strict=True):
             assert own.pull is not None
-            precision = own.shared(K)[:, shared_by(a.shape[1], K)]
+            precision = own.averaged(K)[:, covariance_index(a.shape[1], K)]  # as averaged in the sums, (N, L_g)
             found.append(a + length * (own.pull - a - precision * (moved_by @ basis)))
         return found
 
     @torch.no_grad()
-    def taken_in(self, weights: LatentPosterior, picked: list[Tensor]) -> list[list[TakenIn | None]]:
-        """The sites of sets of rows, (n,) each, that `run` added to this q(B); one entry per group of latents."""
-        found: list[list[TakenIn | None]] = [[] for _ in picked]
+    def conditioned_rows(self, weights: LatentPosterior, picked: list[Tensor]) -> list[list[ConditionedRows | None]]:
+        """The sites that `run` added, for sets of rows, (n,) each; one entry per group of latents."""
+        found: list[list[ConditionedRows | None]] = [[] for _ in picked]
         for group, part, sites, pulled in zip(self.model.prior.groups, weights.parts, *self.ended, strict=True):
             for own, rows_of in zip(found, picked, strict=True):
                 if group.kernel is None:
                     own.append(None)
                     continue
                 gave = Sites(sites.precision[rows_of], pulled[rows_of])
-                own.append(TakenIn.of(group, part, self.epoch.rows[rows_of], gave))
+                own.append(ConditionedRows.of(group, part, self.epoch.rows[rows_of], gave))
         return found
 
     def _step(self, means: list[Tensor], sums: SiteSums) -> list[Tensor]:
@@ -148,13 +152,13 @@ class WeightUpdate:
                 continue
             shift, found = (mean - part.mean) @ basis, torch.zeros_like(mean)
             for along, k, own in _runs(mean.shape[1], len(known), len(S)):
-                right = pull[:, along] - known[k] @ shift[:, along]
-                found[:, along] = solved(operator.add(known[k], S[own]), right)
+                right = pull[:, along] - known[k] @ shift[:, along]  # -gradient, (H, directions)
+                found[:, along] = solve_precision(operator.add(known[k], S[own]), right)
             steps.append(found @ basis.T)
         return steps
 
     def _around(self, means: list[Tensor]) -> _Around:
-        """The loss at these means, and its sites."""
+        """The loss at these means, and the sites there."""
         loss, sums = 0.0, SiteSums(self.model.prior, self.bases, self.blocks, self.counts, training=False)
         for part, mean, basis, known in zip(self.before.parts, means, self.bases, self.known, strict=True):
             if known is not None:
@@ -183,15 +187,19 @@ class WeightUpdate:
         for basis, own in zip(self.bases, prior.latent_slices, strict=True):
             slope, d = gradient[:, own] @ basis, noise[:, own]
             along = along_directions(curvature[:, own, own], basis)  # (B, L_g)
-            damped = slope / (1.0 + d * along)
-            nll -= 0.5 * float((slope * d * damped).sum())
+            damped = slope / (1.0 + d * along)  # gradient in f, with eta ~ N(0, d) integrated out
+            nll -= 0.5 * float((slope * d * damped).sum())  # and its second-order effect on the loss
             sites.append(Sites(through_noise(along, d), -damped))
         return nll, sites
 
 
 def _runs(n_latents: int, one: int, other: int) -> list[tuple[slice, int, int]]:
-    """Runs of adjacent directions that share a covariance under two numbers of covariances, and which ones."""
-    pairs = list(zip(shared_by(n_latents, one), shared_by(n_latents, other), strict=True))
+    """Runs of adjacent directions that share a covariance both if there are `one` and if there are `other` of them.
+
+    Returns:
+        The directions, and the number of their covariance among `one` and among `other`.
+    """
+    pairs = list(zip(covariance_index(n_latents, one), covariance_index(n_latents, other), strict=True))
     found, start = [], 0
     for (k, own), run in itertools.groupby(pairs):
         stop = start + len(list(run))

@@ -19,7 +19,7 @@ def read_arguments(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """The arguments that were given, by name, each converted to the type that the constructor declares.
 
     Only str, bool, int, float and "or None" are checked; a class is free to declare anything else. Arguments that
-    do not fit the signature at all give {}: the constructor's own TypeError tells why.
+    do not fit the signature at all give {}: the constructor then raises its own TypeError.
     """
     signature = constructor_signature(cls)
     try:
@@ -57,7 +57,7 @@ def write_call(cls: type, arguments: Mapping[str, Any]) -> str:
         elif p.name in arguments:
             value = arguments[p.name]
             column = isinstance(value, str) and p.default is p.empty and p.kind is not p.KEYWORD_ONLY
-            # What stands before *columns can only be passed by position.
+            # Parameters before *columns can only be passed by position.
             before_star = bool(starred) and p.kind is p.POSITIONAL_OR_KEYWORD
             by_name = p.kind is not p.POSITIONAL_ONLY and not before_star and (by_name or not column)
             words.append(f"{p.name}={value!r}" if by_name else repr(value))
@@ -96,7 +96,7 @@ def _read(cls: type, parameter: inspect.Parameter, value: Any, declared: Any) ->
             return READERS[kind][1](value)
         except (TypeError, ValueError) as error:
             errors.append(error)
-    # A number out of bounds is a wrong value; only what no declared type could ever take is a wrong type.
+    # A number out of bounds is a ValueError; only a value of no declared type is a TypeError.
     raised = TypeError if all(isinstance(error, TypeError) for error in errors) else ValueError
     expected = " or ".join(READERS[kind][0] for kind in kinds)
     column = kinds == [str] and parameter.default is parameter.empty

@@ -1,8 +1,13 @@
 """Kernels as feature maps: the interface, and what +, * and a number in front do to it.
 
-Every kernel is k(a, b) = v(a)'v(b) + residual with v of finite rank H. Features of a sum are joined columns, features
-of a product are row-wise outer products. So any expression multiplies out into a sum of terms, each a product of
-leaves times positive scales, and all algebra is written once, over terms.
+Every kernel is approximated by H features, k(a, b) = v(a)'v(b), plus a residual on the diagonal (FITC):
+
+    k_1 + k_2:   v = [v_1, v_2]         features side by side
+    k_1 k_2:     v = v_1 (x) v_2        row-wise outer products
+    s k_1:       v = sqrt(s) v_1
+
+So any expression multiplies out into a sum of terms, each a product of leaves times positive scales, and all algebra is
+written once, over terms.
 """
 
 from __future__ import annotations
@@ -28,9 +33,9 @@ from gppvae.kernels.not_applicable import fill_switched_off, rows_that_apply
 MAX_DENSE_ROWS = 4096
 MAX_PARTS = 100  # leaves and scales in one expression; also keeps recursion over the expression shallow
 MAX_TERMS = 256  # products of leaves after multiplying out
-FEW_FEATURES = 64  # of a leaf; so many cost next to nothing
+FEW_FEATURES = 64  # of a leaf; up to this number the cost is negligible
 AUTO_FEATURES = 1024  # of a term, at most, where a leaf chooses its own rank
-MAX_SHOWN = 4  # numbers of a parameter, to be shown
+MAX_SHOWN = 4  # largest size of a parameter that summaries show
 AMPLITUDES = (1e-12, 1e12)  # beyond these, sums of squared features lose all digits of float64
 
 
@@ -54,8 +59,8 @@ class Term:
 class Kernel(nn.Module, ABC):
     """A covariance function over named columns of a table.
 
-    Life of a kernel: write it; `bind` it to the training table, which fixes levels and inducing points; turn tables
-    into `Rows` with `code`; then evaluate features, diag, residual or gram as often as you like.
+    Use: write the expression; `bind` it to the training table, which fixes levels and inducing points; turn tables into
+    `Rows` with `code`; then evaluate `features`, `diag`, `residual` or `gram` at rows.
 
     Example:
         >>> from gppvae import RBF, Categorical
@@ -65,7 +70,7 @@ class Kernel(nn.Module, ABC):
     """
 
     n_parts: int = 1  # leaves and scales in the expression
-    n_terms: int = 1  # what len(terms()) will be, known without multiplying out
+    n_terms: int = 1  # len(terms()), known without multiplying out
 
     @abstractmethod
     def terms(self) -> list[Term]:
@@ -83,7 +88,7 @@ class Kernel(nn.Module, ABC):
         return list(dict.fromkeys(leaf for term in self.terms() for leaf in term.leaves))
 
     def placed_terms(self) -> list[tuple[Term, slice]]:
-        """The terms, each with the columns of `features` that are its own."""
+        """The terms, each with its columns of `features`."""
         terms = self.terms()
         ends = itertools.accumulate(term.rank for term in terms)
         return [(term, slice(end - term.rank, end)) for term, end in zip(terms, ends, strict=True)]
@@ -95,7 +100,7 @@ class Kernel(nn.Module, ABC):
     def bind(self, table: Table, generator: torch.Generator | None = None) -> None:
         """Fix levels and inducing points from the training table; create the parameters that depend on them."""
         check_keys(self.leaves())
-        for leaf in sorted(self.leaves(), key=lambda leaf: leaf.chooses_rank):  # those last, given the others
+        for leaf in sorted(self.leaves(), key=lambda leaf: leaf.chooses_rank):  # open ranks last, given the others
             leaf.most_features = self._room_for(leaf)
             known = rows_that_apply(leaf, self.terms(), table)
             leaf.bind_leaf(known, generator)
@@ -131,14 +136,14 @@ class Kernel(nn.Module, ABC):
         return all(leaf.complete for leaf in self.leaves())
 
     def features(self, rows: Rows) -> Tensor:
-        """V, (N, H), with V V' equal to the covariance but for the residual. Cost O(N H)."""
+        """V, (N, H), with V V' equal to the covariance up to the residual on its diagonal. Cost O(N H)."""
         factors = {leaf: leaf.row_factor(rows) for leaf in self.leaves()}
         blocks = []
         for term in self.terms():
             first, *others = (factors[leaf] for leaf in term.leaves)
             if term.scales:
                 first = first * term.amplitude() ** 0.5  # before the outer products: R_1 columns instead of H
-            blocks.append(functools.reduce(rowwise_outer, others, first))
+            blocks.append(functools.reduce(rowwise_outer, others, first))  # (N, R_1 R_2 ...)
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)
 
     def diag(self, rows: Rows) -> Tensor:
@@ -146,32 +151,32 @@ class Kernel(nn.Module, ABC):
         return self._sum_over_terms({leaf: leaf.row_variance(rows) for leaf in self.leaves()})
 
     def residual(self, rows: Rows) -> Tensor:
-        """k(a_n, a_n) - |v(a_n)|^2: prior variance that the features do not carry, (N,), never negative."""
+        """r_n = k(a_n, a_n) - |v(a_n)|^2: prior variance that the features do not carry, (N,), never negative."""
         carried = {leaf: leaf.row_carried(rows) for leaf in self.leaves()}
         return (self.diag(rows) - self._sum_over_terms(carried)).clamp_min(0.0)
 
     def gram(self, a: Rows, b: Rows) -> Tensor:
-        """Dense covariance, (N_a, N_b), for tests and small tables only."""
+        """k(a_n, b_m) as a dense matrix, (N_a, N_b), for tests and small tables only."""
         if max(len(a), len(b)) > MAX_DENSE_ROWS:
             raise ValueError(f"expected at most {MAX_DENSE_ROWS} rows, got {max(len(a), len(b))}; use features()")
         blocks = {}
         for leaf in self.leaves():
             left, right = a.columns[leaf.key], b.columns[leaf.key]
-            blocks[leaf] = leaf.covariance(left.values, right.values)[left.index][:, right.index]
+            blocks[leaf] = leaf.covariance(left.values, right.values)[left.index][:, right.index]  # (N_a, N_b)
         return self._sum_over_terms(blocks)
 
     def neg_log_prior(self) -> Tensor:
-        """Minus log prior of the kernel's own parameters, up to a constant: N(0, I) for learned vectors."""
+        """Negative log prior of the kernel's parameters, up to a constant: N(0, I) for learned vectors."""
         parts = [part for leaf in self.leaves() if (part := leaf.neg_log_prior_leaf()) is not None]
         return functools.reduce(torch.add, parts) if parts else torch.zeros((), dtype=torch.float64)
 
     def _room_for(self, leaf: Leaf) -> int:
-        """The largest rank that a leaf may choose, by the cost of the terms it is part of."""
+        """The largest rank that a leaf may choose: AUTO_FEATURES per term, over the ranks of the other leaves."""
         room = AUTO_FEATURES
         for term in self.terms():
             if leaf in term.leaves:
                 others = [other for other in term.leaves if other is not leaf]
-                if any(other.independent for other in others):  # as many again for every id
+                if any(other.independent for other in others):  # every id has this number of features
                     return FEW_FEATURES
                 room = min(room, AUTO_FEATURES // max(1, math.prod(max(1, other.rank) for other in others)))
         return max(room, FEW_FEATURES)
@@ -209,18 +214,18 @@ class Kernel(nn.Module, ABC):
 
 
 class Leaf(Kernel):
-    """A kernel that reads columns itself.
+    """A kernel over columns of the table, k(a, b) = v(a)'v(b) + residual: a factor of a term.
 
-    Everything is computed at the distinct values of those columns, `values`: (D, d) numbers or (D,) codes of ids. A
-    kernel of your own derives from NumericLeaf, InducingLeaf or IdLeaf (docs/extending/kernel.md).
+    Everything is computed at the distinct values of its columns, `values`: (D, d) numbers or (D,) codes of ids; rows
+    look it up. A kernel of your own derives from NumericLeaf, InducingLeaf or IdLeaf (docs/extending/kernel.md).
 
     Attributes:
         columns_read: names of the columns.
-        complete: whether the features of training rows carry the whole variance.
+        complete: whether the features carry the whole variance at training rows, so that their residual is 0.
         reads_numbers: whether its columns are numbers, which may be missing where a term is switched off.
-        independent: whether it only tells ids apart: k = 1 for equal ids and 0 otherwise.
+        independent: whether ids are independent: k = 1 for equal ids and 0 otherwise.
         chooses_rank: whether its rank is chosen from the training table, up to `most_features`.
-        arguments: what the constructor was given, by name.
+        arguments: the arguments of the constructor, by name.
     """
 
     columns_read: tuple[str, ...] = ()
@@ -251,11 +256,11 @@ class Leaf(Kernel):
     @property
     @abstractmethod
     def key(self) -> str:
-        """Name of the coded column this leaf looks up in `Rows`; leaves that read the same values share it."""
+        """Name of the leaf's coded column in `Rows`; leaves that read the same values share it."""
 
     @abstractmethod
     def bind_leaf(self, table: Table, generator: torch.Generator | None) -> None:
-        """Fix what depends on the training table."""
+        """Fix levels, inducing points and whatever else depends on the training table."""
 
     @abstractmethod
     def code_leaf(self, table: Table) -> Column:
@@ -266,11 +271,11 @@ class Leaf(Kernel):
         """v at distinct values, (D, R)."""
 
     def variance(self, values: Tensor) -> Tensor:
-        """k(a, a) at distinct values, (D,); by default all of it is in the features."""
+        """k(a, a) at distinct values, (D,); by default |v(a)|^2, without a residual."""
         return self.factor(values).square().sum(1)
 
     def covariance(self, a: Tensor, b: Tensor) -> Tensor:
-        """k at distinct values, (D_a, D_b)."""
+        """k(a, b) at distinct values, (D_a, D_b)."""
         return self.factor(a) @ self.factor(b).T
 
     def row_factor(self, rows: Rows) -> Tensor:
@@ -292,24 +297,22 @@ class Leaf(Kernel):
     def _at_rows(self, of_values: Callable[[Tensor], Tensor], rows: Rows) -> Tensor:
         column = rows.columns[self.key]
         if column.values.shape[0] <= column.index.shape[0]:
-            return of_values(column.values).index_select(0, column.index)
-        return of_values(column.by_row)  # a short slice of a column with many values
+            return of_values(column.values).index_select(0, column.index)  # (D, ...) -> (N, ...)
+        return of_values(column.by_row)  # N < D: a short slice of a column with many values
 
     def neg_log_prior_leaf(self) -> Tensor | None:
-        """Minus log prior of this leaf's own parameters; None when they have none."""
+        """Negative log prior of this leaf's parameters; None without one."""
         return None
 
     def extra_state(self) -> dict[str, object]:
-        """What `bind` fixed and no parameter or buffer holds (levels, for example), as JSON values."""
+        """State that `bind` fixed and that is in no parameter or buffer (levels, for example), as JSON values."""
         return {}
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
-        """Give a new leaf the shapes of the bound one that was saved, so that load_state_dict fits.
-
-        Every parameter or buffer gets the shape it was saved with.
+        """Prepare a new leaf for load_state_dict: every parameter and buffer gets its saved shape.
 
         Args:
-            extra: what `extra_state` gave.  tensors: the saved state of this leaf.
+            extra: the saved `extra_state`.  tensors: the saved state of this leaf.
         """
         modules = dict(self.named_modules())
         for name, saved in tensors.items():
@@ -332,11 +335,11 @@ class Leaf(Kernel):
                 setattr(owner, own, nn.Parameter(empty, learns) if own in owner._parameters else empty)
 
     def learned_numbers(self) -> dict[str, Tensor]:
-        """What it learned, by name, to be shown: its small parameters, under their names in the class."""
+        """Learned values that summaries show, by name: by default the small parameters, under their attribute names."""
         return {name: value for name, value in self.named_parameters() if value.numel() <= MAX_SHOWN}
 
     def in_words(self, learned: dict[str, str]) -> list[str]:
-        """What it is and what it learned, in a few words.
+        """A description of the fitted leaf, in a few words.
 
         Args:
             learned: the entries of `learned_numbers` as text.
@@ -344,14 +347,14 @@ class Leaf(Kernel):
         return [f"{name} {numbers}" for name, numbers in learned.items()]
 
     def check_features(self, table: Table) -> None:
-        """Raise ValueError unless `factor` gives what the algebra needs; for users' own classes."""
+        """Raise ValueError unless `factor` gives finite float64 features of shape (D, rank); for users' classes."""
         if len(table) == 0:
             return
         first = table.take(np.arange(min(len(table), 3)))
         try:
             with torch.no_grad():
                 v = self.row_factor(self.code(first))
-        except torch.linalg.LinAlgError as error:  # says itself what to do
+        except torch.linalg.LinAlgError as error:  # its message has the advice
             raise ValueError(str(error)) from None
         expected = (len(first), self.rank)
         if tuple(v.shape) != expected or v.dtype != torch.float64:
@@ -367,7 +370,10 @@ class Leaf(Kernel):
 
 
 class Sum(Kernel):
-    """k = k_left + k_right; features side by side."""
+    """The sum of two kernels: a function of each, independent of the other.
+
+    k(a, b) = k_left(a, b) + k_right(a, b),   v = [v_left, v_right]
+    """
 
     def __init__(self, left: Kernel, right: Kernel) -> None:
         super().__init__()
@@ -382,7 +388,10 @@ class Sum(Kernel):
 
 
 class Product(Kernel):
-    """k = k_left k_right; features are row-wise outer products."""
+    """The product of two kernels: rows covary only where they do under both factors.
+
+    k(a, b) = k_left(a, b) k_right(a, b),   v = v_left (x) v_right
+    """
 
     def __init__(self, left: Kernel, right: Kernel) -> None:
         super().__init__()
@@ -400,11 +409,11 @@ class Product(Kernel):
 class Scale(Kernel):
     """A learned positive amplitude s in front of a kernel, `2.0 * kernel`.
 
-        k = s k_inner
+        k(a, b) = s k_inner(a, b),   v = sqrt(s) v_inner
 
     Args:
         kernel: k_inner.
-        value: where s starts.
+        value: initial s.
     """
 
     def __init__(self, kernel: Kernel, value: float = 1.0) -> None:
@@ -447,15 +456,15 @@ def check_keys(leaves: Iterable[Leaf]) -> None:
         other = readers.setdefault(leaf.key, leaf)
         if other.columns_read != leaf.columns_read:
             raise ValueError(
-                f"the columns {other.columns_read} and {leaf.columns_read} cannot be told apart as {leaf.key!r}; "
+                f"the columns {other.columns_read} and {leaf.columns_read} must have different keys, got {leaf.key!r}; "
                 "rename one of them"
             )
 
 
 def with_amplitudes(kernel: Kernel) -> Kernel:
-    """The kernel with a learned amplitude in front of every summand of a sum, where none is written.
+    """The kernel with a learned amplitude in front of every summand of a sum that has none.
 
-    The amplitudes are the prior variances of the terms, which are learned. A single term needs none: the decoder
+    Amplitudes are the prior variances of the terms relative to each other. A single term needs none: the decoder
     absorbs any scale.
     """
     if isinstance(kernel, Sum):
@@ -479,7 +488,7 @@ def _may_become(now: Tensor, saved: Tensor, any_rows: bool) -> bool:
     """Whether a leaf's tensor can be the saved one: sizes that depend on the table are 0 in a new leaf.
 
     Args:
-        any_rows: whether the first size may differ in any case, as that of inducing points.
+        any_rows: whether the first size may differ, as with the number of inducing points.
     """
     sizes = list(zip(now.shape, saved.shape, strict=False))[1 if any_rows else 0 :]
     return now.dtype == saved.dtype and now.ndim == saved.ndim and all(a in (0, b) for a, b in sizes)

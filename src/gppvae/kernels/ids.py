@@ -14,22 +14,24 @@ from gppvae.data.table import Column, Rows, Table
 from gppvae.kernels.arguments import check_range
 from gppvae.kernels.base import Leaf
 
-AUTO_DIM = 64  # longest learned vector that is chosen without being asked for
-MAX_DIM = 4096  # a learned vector longer than that needs matrices of H x H that fit no memory
+AUTO_DIM = 64  # longest learned vector where `dim` is not given
+MAX_DIM = 4096  # with longer vectors an H x H matrix does not fit into memory
 
 
 class IdLeaf(Leaf):
-    """Base of kernels over ids: write `rank`, `create` and `factor`.
+    """Base of kernels over ids: implement `rank`, `create` and `factor`.
+
+        k(p, p') = v_p' v_p',   v_p in R^R
 
     Ids are of any type that prints; 3, 3.0 and "3" are the same id. `factor` gets codes, (D,) int64, which index
-    `levels`.
+    `levels`, and gives v, (D, R).
 
     Args:
-        column: the column that holds the ids.
+        column: p, the column with the ids.
 
     Attributes:
         levels: the distinct ids of the training table, sorted; ids added after training come last.
-        advice_for_new_ids: how the message about an unknown id ends.
+        advice_for_new_ids: the last part of the error message about an unknown id.
 
     Example:
         >>> import torch
@@ -68,13 +70,13 @@ class IdLeaf(Leaf):
 
     @abstractmethod
     def create(self, generator: torch.Generator | None) -> None:
-        """Make the parameters, one row per level."""
+        """Create the parameters, one row per level."""
 
     def code_leaf(self, table: Table, new_ids: bool = False) -> Column:
         """The distinct ids, and which of them each row holds.
 
         Args:
-            new_ids: number ids that were not in the training table after the others instead of refusing them.
+            new_ids: give ids that were not in the training table codes after the others, instead of an error.
         """
         index, distinct = table.coded_ids(self.column)
         number = {level: code for code, level in enumerate(self.levels)}
@@ -88,19 +90,19 @@ class IdLeaf(Leaf):
                 f"column {self.column!r} must hold ids known from training ({len(self.levels)} of them), "
                 f"got {shown}{more}; {self.advice_for_new_ids}"
             )
-        # Codes index all levels, not only those present, so that every slice and table shares one numbering.
+        # Codes index all levels, not only those present, so that all slices and tables share them.
         codes = torch.tensor([number[level] for level in distinct], dtype=torch.int64)
         values = torch.arange(len(number))
-        return Column(codes[torch.from_numpy(index)], values)
+        return Column(codes[torch.from_numpy(index)], values)  # (N,), (P,)
 
     def row_factor(self, rows: Rows) -> Tensor:
-        return self.factor(rows.columns[self.key].index)  # codes are the values themselves, nothing to look up
+        return self.factor(rows.columns[self.key].index)  # codes are their own index: nothing to look up, (N, R)
 
     def in_words(self, learned: dict[str, str]) -> list[str]:
         return [*self.sizes_in_words(), *super().in_words(learned)]
 
     def sizes_in_words(self) -> list[str]:
-        """How many ids it knows, and the like."""
+        """Number of ids, and other sizes."""
         return [f"{len(self.levels)} levels"]
 
     def extra_state(self) -> dict[str, object]:
@@ -112,13 +114,13 @@ class IdLeaf(Leaf):
             raise ValueError(f"{self.text()} must have levels that are texts, got {type(levels).__name__}")
         if len(set(levels)) < len(levels):
             raise ValueError(f"{self.text()} must have distinct levels, got one twice")
-        self.check_saved(len(levels), tensors)  # before memory is taken for as many
+        self.check_saved(len(levels), tensors)  # before memory is allocated for them
         self.levels = list(levels)
-        self.create(torch.Generator())  # for the shapes only, so the global random state stays as it is
+        self.create(torch.Generator())  # for the shapes only; leaves the global random state alone
         super().restore(extra, tensors)
 
     def check_saved(self, n_levels: int, tensors: dict[str, Tensor]) -> None:
-        """Raise ValueError unless saved tensors are for so many levels; by default nothing is known about them."""
+        """Raise ValueError unless the saved tensors fit this number of levels; by default nothing is checked."""
         return None
 
 
@@ -128,12 +130,12 @@ class Learned(IdLeaf):
         k(p, p') = x_p' x_p',   x_p ~ N(0, I_M)
 
     During training the vectors are MAP estimates; at the end of a fit they get posterior covariances. With `normalize`
-    they have length one, as in the paper's own code: no prior applies, and they stay point estimates.
+    they have unit length, as in the paper's code: they have no prior and stay point estimates.
     Source: Casale et al. 2018, Sec. 3.1.
 
     Args:
         column: p, the ids.
-        dim: M, length of the vectors; chosen when None: as many as there are ids, and 64 at most.
+        dim: M, length of the vectors; when None, the number of ids, at most 64.
         normalize: divide x_p by |x_p|.
 
     Example:
@@ -153,14 +155,14 @@ class Learned(IdLeaf):
             check_range("Learned", "dim", dim, 1, MAX_DIM, 8)
         self.dim, self.normalize = int(dim or 0), bool(normalize)
         self.x: nn.Parameter = nn.Parameter(torch.zeros(0, self.dim, dtype=torch.float64))
-        # Roots of the posterior covariances of vectors added after training, (P_new, M, J).
+        # Posterior covariances of vectors added after training, Cov = root root', (P_new, M, J).
         self.added_root: Tensor
         self.register_buffer("added_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
-        self._covariance: Callable[[Tensor, Tensor], Tensor] | None = None  # what `with_covariance` puts in place
-        # The same of the trained vectors, (P, M, J); empty while they are point estimates.
+        self._covariance: Callable[[Tensor, Tensor], Tensor] | None = None  # set by `with_covariance`
+        # The same for the trained vectors, (P, M, J); empty while they are point estimates.
         self.trained_root: Tensor
         self.register_buffer("trained_root", torch.zeros(0, self.dim, self.dim, dtype=torch.float64))
-        self._instead: dict[int, Tensor] = {}  # by thread, what `using` puts in the place of x
+        self._instead: dict[int, Tensor] = {}  # by thread, the vectors that `using` substitutes for x
 
     @property
     def rank(self) -> int:
@@ -178,13 +180,13 @@ class Learned(IdLeaf):
         return self.dim == 0
 
     def choose_dim(self, dim: int) -> None:
-        """Fix the length of the vectors, as if it had been written."""
+        """Set the length of the vectors, as if it had been given as `dim`."""
         self.dim = self.arguments["dim"] = dim
 
     def create(self, generator: torch.Generator | None) -> None:
         if self.open_dim:
             self.choose_dim(min(len(self.levels), AUTO_DIM))
-        x = 0.3 * torch.randn(len(self.levels), self.dim, generator=generator, dtype=torch.float64)
+        x = 0.3 * torch.randn(len(self.levels), self.dim, generator=generator, dtype=torch.float64)  # (P, M)
         x[:, 0] = 1.0  # ids start similar and separate once the other factors are learned
         self.x = nn.Parameter(x)
         self.added_root = torch.zeros(0, self.dim, self.dim, dtype=torch.float64)
@@ -213,12 +215,12 @@ class Learned(IdLeaf):
         return nn.functional.normalize(x, dim=1) if self.normalize else x
 
     def factor(self, values: Tensor) -> Tensor:
-        rows = self._instead.get(threading.get_ident(), self.x).index_select(0, values)
+        rows = self._instead.get(threading.get_ident(), self.x).index_select(0, values)  # (D, M)
         return nn.functional.normalize(rows, dim=1) if self.normalize else rows
 
     @contextlib.contextmanager
     def using(self, vectors: Tensor) -> Iterator[None]:
-        """Other vectors instead of X, (P, M), as long as the context lasts, in this thread only."""
+        """Inside the context, `vectors` (P, M) replace X, in this thread only."""
         own = threading.get_ident()
         before = self._instead.get(own)
         self._instead[own] = vectors
@@ -232,7 +234,7 @@ class Learned(IdLeaf):
 
     @contextlib.contextmanager
     def with_covariance(self, covariance: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
-        """Another covariance between ids, for `gram` only, as long as the context lasts."""
+        """Inside the context, another covariance between ids replaces x_p'x_p', for `gram` only."""
         self._covariance = covariance
         try:
             yield
@@ -244,20 +246,20 @@ class Learned(IdLeaf):
 
     @property
     def n_trained(self) -> int:
-        """How many of the levels are those of training; they come first."""
+        """Number of ids from training; they come first."""
         return len(self.levels) - self.n_added
 
     @property
     def n_added(self) -> int:
-        """How many of the levels were added after training."""
+        """Number of ids added after training."""
         return self.added_root.shape[0]
 
     def add_levels(self, levels: list[str], vectors: Tensor, root: Tensor) -> None:
         """Append ids with their vectors (P_new, M) and the roots of their posterior covariances.
 
         Args:
-            levels: new ids.  root: (P_new, M, J), covariance root root'; J counts the entries of the vectors
-                of all learned kernels of the column, so that draws of them agree.
+            levels: new ids.  root: (P_new, M, J), covariance root root'. J is the total length of the vectors of all
+                learned kernels of the column: their joint covariance has one root, and draws share its J normals.
         """
         if self.n_added and root.shape[2] != self.added_root.shape[2]:
             raise ValueError("the covariance of added vectors must keep its size")
@@ -266,7 +268,7 @@ class Learned(IdLeaf):
         self.levels = [*self.levels, *levels]
 
     def drop_levels(self, levels: list[str]) -> None:
-        """Remove ids that were added before."""
+        """Remove ids that were added after training."""
         first = self.n_trained
         kept = [n for n, level in enumerate(self.levels) if n < first or level not in levels]
         self.x = nn.Parameter(self.x.detach()[kept], requires_grad=self.x.requires_grad)
@@ -282,7 +284,7 @@ class FreeForm(IdLeaf):
 
         k(q, q') = (W W')_qq',   W lower triangular with a positive diagonal
 
-    For views whose relation is unknown (poses, conditions). It cannot predict a level that was not in training; a
+    For views whose covariance is unknown (poses, conditions). It cannot predict a level that was not in training; a
     numeric kernel can. Cost: Q (Q + 1) / 2 parameters. Source: Casale et al. 2018, Sec. 4.3.
 
     Args:
@@ -307,7 +309,7 @@ class FreeForm(IdLeaf):
 
     def create(self, generator: torch.Generator | None) -> None:
         q = len(self.levels)
-        # Start with variance 1 and correlation 1/2 between any two levels.
+        # Initial variance 1, and correlation 1/2 between any two levels.
         start = 0.5 * torch.ones(q, q, dtype=torch.float64) + 0.5 * torch.eye(q, dtype=torch.float64)
         W = torch.linalg.cholesky(start)
         self.raw = nn.Parameter(W.tril(-1) + torch.diag_embed(W.diagonal().log()))
@@ -316,22 +318,19 @@ class FreeForm(IdLeaf):
         if tuple(tensors["raw"].shape) != (n_levels, n_levels):
             raise ValueError(f"{self.text()} must have a covariance of {n_levels} levels, got another size")
 
-    def view_factor(self) -> Tensor:
-        """W, (Q, Q); the diagonal is stored as its logarithm."""
-        return self.raw.tril(-1) + torch.diag_embed(self.raw.diagonal().exp())
-
     def factor(self, values: Tensor) -> Tensor:
-        return self.view_factor().index_select(0, values)
+        W = self.raw.tril(-1) + torch.diag_embed(self.raw.diagonal().exp())  # the log of the diagonal is stored, (Q, Q)
+        return W.index_select(0, values)  # (D, Q)
 
 
 class Categorical(IdLeaf):
-    """Every id has an effect of its own, independent of the others.
+    """An independent effect per id.
 
         k(p, p') = 1 if p = p' else 0
 
-    A row of `Categorical(id) * k` has the features of k in the block of its own id, and none in any other: time and
+    The features of `Categorical(id) * k` are those of k in the block of the row's id and zero elsewhere, so time and
     memory are linear in the number of ids (docs/math.md, "Terms of many ids"). An id that was not in the training set
-    has its prior, until `add_objects` learns it from samples.
+    has its prior until `add_objects` conditions it on samples.
 
     Args:
         column: p, the ids.
@@ -350,7 +349,7 @@ class Categorical(IdLeaf):
 
     def __init__(self, column: str) -> None:
         super().__init__(column)
-        self.n_added = 0  # how many of the levels were added after training; they come last
+        self.n_added = 0  # number of ids added after training; they come last
 
     @property
     def rank(self) -> int:
@@ -358,18 +357,18 @@ class Categorical(IdLeaf):
 
     @property
     def n_trained(self) -> int:
-        """How many of the levels are those of training; they come first."""
+        """Number of ids from training; they come first."""
         return len(self.levels) - self.n_added
 
     def create(self, generator: torch.Generator | None) -> None:
         self.n_added = 0
 
     def add_levels(self, levels: list[str]) -> None:
-        """Append ids; q(B) needs weights for them too (prior/new_blocks.py)."""
+        """Append ids; q(B) then needs weights for them (prior/new_blocks.py)."""
         self.levels, self.n_added = [*self.levels, *levels], self.n_added + len(levels)
 
     def drop_levels(self, levels: list[str]) -> None:
-        """Remove ids that were added before."""
+        """Remove ids that were added after training."""
         first, dropped = self.n_trained, set(levels)
         added = [level for level in self.levels[first:] if level not in dropped]
         self.levels, self.n_added = [*self.levels[:first], *added], len(added)
@@ -381,7 +380,7 @@ class Categorical(IdLeaf):
         super().restore(extra, tensors)
         added = extra.get("added", 0)
         if isinstance(added, bool) or not isinstance(added, int) or not 0 <= added < len(self.levels):
-            raise ValueError(f"{self.text()} must say how many of its {len(self.levels)} levels were added")
+            raise ValueError(f"{self.text()} must have 0 to {len(self.levels) - 1} added levels, got {added!r:.80}")
         self.n_added = added
 
     def variance(self, values: Tensor) -> Tensor:
@@ -391,5 +390,5 @@ class Categorical(IdLeaf):
         return self.row_variance(rows)
 
     def factor(self, values: Tensor) -> Tensor:
-        # Zero for ids that were not in the training set.
+        # One-hot, (D, P); all zeros for ids that were not in the training set, whose codes are P and above.
         return (values.unsqueeze(1) == torch.arange(len(self.levels), device=values.device)).to(torch.float64)

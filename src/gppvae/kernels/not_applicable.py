@@ -1,7 +1,7 @@
-"""Columns that do not apply to some rows: NaN is allowed where a product switches the term off.
+"""Columns that do not apply to some rows: NaN is allowed where another factor of the product is 0.
 
-In `Linear(sick) * RBF(years_since_onset)` the term is 0 at healthy rows, `sick` = 0, whatever the years are. So they
-may be NaN there. Anywhere else a missing number is an error that names the row.
+`Linear(sick) * RBF(years_since_onset)` is 0 at rows with `sick` = 0, whatever the years are, so these may be NaN.
+Anywhere else a missing number is an error that names the row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def rows_that_apply(leaf: Leaf, terms: Sequence[Term], table: Table) -> Table:
-    """The rows without missing numbers in the columns of a leaf: those it is bound to."""
+    """The rows without missing numbers in the columns of a leaf, to which it is bound."""
     missing = _missing(leaf, table)
     if not missing.any():
         return table
@@ -30,10 +30,10 @@ def rows_that_apply(leaf: Leaf, terms: Sequence[Term], table: Table) -> Table:
 
 
 def fill_switched_off(terms: Sequence[Term], table: Table) -> Table:
-    """The table with missing numbers filled in where every term that reads them is 0, so that they do not matter.
+    """The table with missing numbers replaced where every term that reads them is 0, so that they have no effect.
 
     Raises:
-        ValueError: where a missing number does matter.
+        ValueError: where a missing number has an effect.
     """
     leaves = dict.fromkeys(leaf for term in terms for leaf in term.leaves)
     missing = {leaf: found for leaf in leaves if (found := _missing(leaf, table)).any()}
@@ -53,14 +53,14 @@ def filled(table: Table, names: Iterable[str]) -> Table:
         gaps = pd.isna(columns[name])
         there = np.flatnonzero(~gaps)
         if gaps.any():
-            # A value that is in the column anyway, so that none is added to the distinct ones.
+            # A value of the column, so that the number of distinct values stays the same.
             value = columns[name][there[0]] if there.size else 0.0
             columns[name] = np.where(gaps, value, columns[name]) if there.size else np.zeros(len(gaps))
     return Table(columns)
 
 
 def _missing(leaf: Leaf, table: Table) -> np.ndarray:
-    """Rows in which a number that the leaf reads is missing, (N,) bool; ids must always be there."""
+    """Rows with a missing number in a column of the leaf, (N,) bool; ids must never be missing."""
     if not leaf.reads_numbers:
         return np.zeros(len(table), dtype=bool)
     return np.any([pd.isna(table[name]) for name in leaf.columns_read], axis=0)
@@ -68,13 +68,13 @@ def _missing(leaf: Leaf, table: Table) -> np.ndarray:
 
 def _check_switched_off(leaf: Leaf, term: Term, missing: dict[Leaf, np.ndarray], table: Table) -> None:
     rows = np.flatnonzero(missing[leaf])
-    off = np.zeros(len(rows), dtype=bool)
+    off = np.zeros(len(rows), dtype=bool)  # whether another factor of the term is 0
     for other in term.leaves:
         known = np.flatnonzero(~missing[other][rows]) if other in missing else np.arange(len(rows))
         # Numeric factors only: a learned vector that happens to be 0 does not switch a term off.
         if other is not leaf and other.reads_numbers and known.size:
             with torch.no_grad():
-                factor = other.row_factor(other.code(table.take(rows[known])))
+                factor = other.row_factor(other.code(table.take(rows[known])))  # (n, R)
             off[known] |= (factor == 0.0).all(1).cpu().numpy()
     if off.all():
         return

@@ -1,7 +1,7 @@
-"""Kernels over numeric columns: Linear, Constant, and two bases for kernels of your own.
+"""Kernels over numeric columns: Linear, Constant, and two base classes for kernels of your own.
 
-NumericLeaf asks for features, InducingLeaf for a covariance function. The stationary kernels (stationary.py) are built
-on the second.
+A NumericLeaf is defined by its features, an InducingLeaf by its covariance function. The stationary kernels
+(stationary.py) are InducingLeaf classes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gppvae.kernels.arguments import check_range
 from gppvae.kernels.base import AUTO_FEATURES, FEW_FEATURES, Leaf
 
 MAX_INDUCING = 4096
-MAX_CLUSTERED = 20_000  # values that k-means looks at
+MAX_CLUSTERED = 20_000  # values given to k-means
 CAREFUL = 256  # centres up to which k-means starts from k-means++
 TESTED = 1000  # values at which the variance carried by features is measured
-MISSING = 1e-3  # share of the variance that may be missing: it is treated as noise, and should be small beside it
-ROUGH, GAIN = 0.1, 2.5  # or this share, if doubling the points left more than 1 / GAIN of it
+MISSING = 1e-3  # share of the variance that features may lack; it is added to the noise and should be small beside it
+ROUGH, GAIN = 0.1, 2.5  # or this share, if doubling the points reduced it by a factor of less than GAIN
 N_SHOWN = 64  # training values kept for reports
-DIAGONAL_CHUNK = 256  # values whose covariance is formed at a time when only its diagonal is wanted
+DIAGONAL_CHUNK = 256  # values per block of the covariance where only its diagonal is needed
 SCALES = (1e-30, 1e30)  # length scales, periods and spreads whose squares float64 holds
 JITTERS = (1e-12, 1.0)
 
 
 class NumericLeaf(Leaf):
-    """Base of kernels given by their features: write `rank` and `factor(values)`.
+    """Base of kernels given by their features: implement `rank` and `factor(values)`.
 
         k(a, b) = v(a)' v(b),   v(a) in R^R
 
@@ -73,7 +73,7 @@ class NumericLeaf(Leaf):
         return None
 
     def code_leaf(self, table: Table) -> Column:
-        distinct, index = distinct_rows(table.numeric(self.columns_read))
+        distinct, index = distinct_rows(table.numeric(self.columns_read))  # (D, d), (N,)
         return Column(torch.from_numpy(index), torch.from_numpy(distinct))
 
     def spread(self, values: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ class NumericLeaf(Leaf):
             return self.check_scale("spread", values.std(axis=0))
 
     def check_scale(self, what: str, scale: np.ndarray) -> np.ndarray:
-        """`scale` of each column as it is measured in the training table, 1 where it is zero; extremes are refused."""
+        """`scale` of each column in the training table, (d,), with 1 in place of 0; extreme values raise ValueError."""
         low, high = SCALES
         for column, value in zip(self.columns_read, scale, strict=True):
             if value != 0 and not low <= value <= high:
@@ -94,11 +94,11 @@ class NumericLeaf(Leaf):
 
 
 class Constant(Leaf):
-    """The same value everywhere: an offset that all rows share.
+    """A constant function: an offset shared by all rows.
 
         k(a, b) = 1
 
-    Write `0.5 * Constant()` to start from another variance.
+    `0.5 * Constant()` has another initial variance.
 
     Example:
         >>> from gppvae import Constant
@@ -131,7 +131,7 @@ class Constant(Leaf):
 
 
 class Linear(NumericLeaf):
-    """Straight lines through the origin.
+    """Linear functions through the origin.
 
         k(a, b) = a'b / s^2,   s the root mean square of the columns in the training table
 
@@ -161,7 +161,7 @@ class Linear(NumericLeaf):
         if not len(values):
             return
         with np.errstate(over="ignore"):
-            by_column = np.sqrt(np.square(values).mean(axis=0))
+            by_column = np.sqrt(np.square(values).mean(axis=0))  # (d,)
         self.check_scale("root mean square", by_column)
         rms = float(np.sqrt(np.square(by_column).mean()))
         self.scale = torch.tensor(rms if rms > 0 else 1.0, dtype=torch.float64)
@@ -171,28 +171,28 @@ class Linear(NumericLeaf):
 
 
 class InducingLeaf(NumericLeaf):
-    """Base of kernels given by their covariance function: write `covariance(a, b)`.
+    """Base of kernels given by their covariance function: implement `covariance(a, b)`.
 
     Features come from inducing points u, with K_uu + jitter I = L_u L_u':
 
         v(w) = L_u^-1 k(u, w)
 
     v'v equals k at the inducing points. Elsewhere v carries less than k(w, w), and the difference is the residual
-    (FITC). Where the distinct training values are few, they are the inducing points. Otherwise these are 64 k-means
-    centres, doubled while they carry too little of the variance and the cost allows it.
+    (FITC). The inducing points are the distinct training values while these are few, else 64 k-means centres, doubled
+    while they carry too little of the variance and the cost allows it.
     Source: Snelson and Ghahramani 2006; docs/math.md. Cost O(R^3 + D R^2).
 
-    `covariance` gets (A, d) and (B, d) float64 and gives k, (A, B). Write `variance(values)`, k(w, w), as well if you
-    know it in closed form.
+    `covariance` gets (A, d) and (B, d) float64 and gives k, (A, B). Implement `variance(values)`, k(w, w), as well if
+    it has a closed form.
 
     Args:
         columns: w, numeric columns; together they are one vector per row.
         max_inducing: R, the largest number of inducing points; chosen from the training table when None.
-        jitter: what is added to the diagonal of K_uu; the variance it takes from the features is in the residual.
+        jitter: added to the diagonal of K_uu; the variance it takes from the features is in the residual.
 
     Attributes:
         inducing: u, (R, d).
-        shown_values: some of the training values, in rising order, for reports, (S, d).
+        shown_values: some of the training values, in ascending order, for reports, (S, d).
 
     Example:
         >>> import torch
@@ -222,7 +222,7 @@ class InducingLeaf(NumericLeaf):
 
     @abstractmethod
     def covariance(self, a: Tensor, b: Tensor) -> Tensor:
-        """k at values, (A, d), (B, d) -> (A, B)."""
+        """k(a, b) at values, (A, d), (B, d) -> (A, B)."""
 
     @property
     def rank(self) -> int:
@@ -242,32 +242,32 @@ class InducingLeaf(NumericLeaf):
         self._place(n, values, distinct)
         before = math.inf
         while self.max_inducing is None and not self.complete and 2 * n <= self.most_features:
-            missing = 1.0 - self.share_carried(torch.from_numpy(distinct))
+            missing = 1.0 - self.share_carried(torch.from_numpy(distinct))  # residual over prior variance
             if missing <= MISSING or (missing <= ROUGH and before < GAIN * missing):
                 break
             n, before = 2 * n, missing
             self._place(n, values, distinct)
 
     def _place(self, n: int, values: np.ndarray, distinct: np.ndarray) -> None:
-        """n inducing points, or all distinct values if these are not more."""
+        """Set n inducing points, or all distinct values if there are at most n."""
         self.complete = len(distinct) <= n
         self.inducing = torch.from_numpy(distinct if self.complete else self._centres(n, values, distinct))
 
     @torch.no_grad()
     def share_carried(self, values: Tensor) -> float:
-        """Share of the prior variance at some of these values that the features carry."""
+        """sum |v|^2 / sum k(w, w): share of the prior variance that the features carry, over some of these values."""
         step = max(1, len(values) // TESTED)
         some = values[::step].to(self.inducing.device)
         return float(self.factor(some).square().sum() / self.variance(some).sum())
 
     def choose_inducing_again(self, table: Table) -> None:
-        """Set `inducing` and `complete` again, after hyper-parameters have changed since the kernel was bound."""
+        """Set `inducing` and `complete` again, for hyper-parameters that have changed since the kernel was bound."""
         values = table.numeric(self.columns_read)
         self.choose_inducing(values, distinct_rows(values)[0])
 
     def factor(self, values: Tensor) -> Tensor:
         k_uu = self.covariance(self.inducing, self.inducing)  # (R, R)
-        # Distinct training values usually are the inducing points: one covariance then serves twice.
+        # Distinct training values usually are the inducing points: then K_uu is also k(u, w).
         k_uw = k_uu if torch.equal(values, self.inducing) else self.covariance(self.inducing, values)  # (R, D)
         eye = torch.eye(self.rank, dtype=k_uu.dtype, device=k_uu.device)
         try:
@@ -280,7 +280,7 @@ class InducingLeaf(NumericLeaf):
         return torch.linalg.solve_triangular(L_u, k_uw, upper=False).T  # (D, R)
 
     def variance(self, values: Tensor) -> Tensor:
-        # The diagonals of small blocks: the whole D x D covariance may not fit into memory.
+        # Diagonals of small blocks, since the whole D x D covariance may not fit into memory.
         blocks = [self.covariance(part, part).diagonal() for part in values.split(DIAGONAL_CHUNK)]
         return torch.cat(blocks)
 
@@ -289,7 +289,7 @@ class InducingLeaf(NumericLeaf):
 
     @property
     def features_come_from(self) -> str:
-        """What the features are one each of."""
+        """The name of what gives one feature each."""
         return "inducing points"
 
     def describe_features(self) -> str:
@@ -298,7 +298,7 @@ class InducingLeaf(NumericLeaf):
         return f"{self.rank} inducing points at {where}, jitter {self.jitter:g}{self.describe_carried()}"
 
     def describe_carried(self) -> str:
-        """How much of the variance the features carry at the training values, where that is not all of it."""
+        """Share of the variance that the features carry at the training values; nothing if that is all of it."""
         if self.complete or not len(self.shown_values):
             return ""
         return f", carrying {self.share_carried(self.shown_values):.1%} of the variance where it starts"
@@ -314,16 +314,16 @@ class InducingLeaf(NumericLeaf):
         self.complete = complete
 
     def _centres(self, n: int, values: np.ndarray, distinct: np.ndarray) -> np.ndarray:
-        spread = self.spread(values)  # so that every column counts, whatever its unit
+        spread = self.spread(values)  # distances in standard deviations, whatever the units of the columns, (d,)
         step = max(1, len(distinct) // MAX_CLUSTERED)
         start = "++" if n <= CAREFUL else "points"  # the cost of k-means++ is quadratic in n
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty cluster only means one point fewer
-            centres, _ = kmeans2(distinct[::step] / spread, n, minit=start, seed=0)
+            centres, _ = kmeans2(distinct[::step] / spread, n, minit=start, seed=0)  # (n, d)
         return np.unique(centres * spread, axis=0)
 
     def _check_covariance(self) -> None:
-        """Raise ValueError unless `covariance` gives a matrix that the algebra can use."""
+        """Raise ValueError unless `covariance` gives a float64 matrix of shape (A, B); for users' classes."""
         a, b = self.shown_values[:3], self.shown_values[:2]
         with torch.no_grad():
             k = self.covariance(a, b)

@@ -1,4 +1,4 @@
-"""Columns that repeat: what every kernel that reads them says of one period holds of all."""
+"""Columns that only Periodic kernels read: everything that depends on them repeats after one period."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from gppvae.kernels.base import Leaf
 from gppvae.kernels.stationary import Periodic
 
-CLOSE = 1e-6  # to a whole number of periods
+CLOSE = 1e-6  # tolerance of a whole number of periods
 
 
 def nested_periods(leaves: Iterable[Leaf], column: str) -> list[float]:
@@ -23,7 +23,7 @@ def nested_periods(leaves: Iterable[Leaf], column: str) -> list[float]:
 
 
 def one_period(low: float, high: float, period: float) -> tuple[float, float]:
-    """Ends of the one period that is shown of values from `low` to `high`; several periods are shown as the first."""
+    """Ends of the period to show for values from `low` to `high`: [0, period], or one that starts at `low`."""
     if (low >= 0.0 and high <= period) or high - low > period:
         return 0.0, period
     return low, low + period

@@ -1,7 +1,9 @@
 """Features of one-dimensional stationary kernels from their spectrum: fewer than inducing points for smooth kernels.
 
-With more and more functions, v(x)'v(y) -> k(x - y). What a truncated series misses, near the ends of its interval or
-above its last frequency, is residual variance, as with inducing points (docs/math.md).
+    k(x - y) = v(x)'v(y) + residual,   residual -> 0 with the number n of functions
+
+The variance that a truncated series lacks, near the ends of its interval or above its last frequency, is residual
+variance, as with inducing points (docs/math.md, "Series").
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-LOST = 0.01  # share of the variance that may be missing, at the ends and at the last frequency
-SHORTER, LONGER = 3.0, 2.0  # factors by which training may change the length scale before more than that is missing
-MARGIN = 1.5  # the same factor for a fixed length scale, at which far less than LOST is then missing
-BEYOND = 16  # orders past the last one wanted, where the recurrence of Bessel functions starts
+LOST = 0.01  # share of the variance that a series may lack, at the ends and above the last frequency
+SHORTER, LONGER = 3.0, 2.0  # factors by which training may change the length scale before the series lacks more
+MARGIN = 1.5  # the same factor for a fixed length scale, where the series then lacks far less than LOST
+BEYOND = 16  # orders above the highest one needed, at which the recurrence of Bessel functions starts
 
 
 @dataclass(frozen=True)
 class Series(ABC):
-    """A truncated series.
+    """A truncated series of n functions.
 
     Attributes:
         name: as in `basis=`.
@@ -40,10 +42,10 @@ class Series(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """What the functions are, in a few words."""
+        """A description of the functions, in a few words."""
 
     def check(self, most: int) -> None:
-        """Raise ValueError unless these can be the numbers of a series of at most so many functions."""
+        """Raise ValueError unless this is a valid series of at most `most` functions."""
         for name, value in asdict(self).items():
             if value is None and name == "nu":
                 continue
@@ -78,7 +80,7 @@ class Sines(Series):
     def features(self, x: Tensor, lengthscale: Tensor) -> Tensor:
         B = self.half_width
         w = torch.arange(1, self.n + 1, dtype=torch.float64, device=x.device) * (math.pi / (2.0 * B))  # (n,)
-        # All sines are zero at the ends. Clamping keeps them zero outside, where the residual takes their place.
+        # All sines are zero at the ends; clamping keeps them zero outside, where all variance is residual.
         shifted = (x - self.centre).clamp(-B, B) + B  # (D, 1)
         return (w * shifted).sin() * (spectral_density(w, lengthscale, self.nu) / B).sqrt()  # (D, n)
 
@@ -107,7 +109,7 @@ class Fourier(Series):
         orders = torch.arange(1, n_orders + 1, dtype=torch.float64, device=x.device)
         angle = x * (2.0 * math.pi / self.period) * orders  # (D, n_orders)
         waves = torch.stack([c[1:] * angle.cos(), c[1:] * angle.sin()], dim=2).flatten(1)  # cosine, sine, cosine, ...
-        return torch.cat([c[:1].expand(len(x), 1), waves], dim=1)[:, : self.n]
+        return torch.cat([c[:1].expand(len(x), 1), waves], dim=1)[:, : self.n]  # (D, n)
 
     def describe(self) -> str:
         return f"{self.n} functions of a fourier series with period {self.period:.4g}"
@@ -116,21 +118,23 @@ class Fourier(Series):
 def plan_sines(low: float, high: float, shortest: float, longest: float, nu: float | None, reach: float) -> Sines:
     """The interval and the number of sines for data in [low, high] and a range of length scales.
 
-    The zero at each end acts as a negative mirror image of the data, which must be out of reach of the longest length
-    scale; the frequencies above the last one must hold little of the spectrum of the shortest.
+    Two errors are kept below LOST. The zero at each end acts as a negative mirror image of the data, which must be out
+    of reach at the longest length scale. The frequencies above the last one must hold little of the spectrum at the
+    shortest.
 
     Args:
         nu: as in `Sines`.  reach: distance at which k falls to LOST, in length scales.
     """
     half_width = 0.5 * (high - low) + 0.5 * reach * longest
-    highest = scipy.stats.t(_degrees_of_freedom(nu)).isf(0.5 * LOST) / shortest
+    degrees = math.inf if nu is None else 2.0 * nu  # Student's t, or normal for the squared exponential
+    highest = scipy.stats.t(degrees).isf(0.5 * LOST) / shortest  # frequency
     return Sines(math.ceil(highest * 2.0 * half_width / math.pi), 0.5 * (low + high), half_width, nu)
 
 
 def plan_fourier(period: float, shortest: float, most: int) -> Fourier:
-    """The number of functions for all l from `shortest` on; at most one order more than `most` functions."""
+    """A Fourier series that suits all l of at least `shortest`; the search stops one order above `most` functions."""
     order, left = 0, 1.0 - float(scipy.special.ive(0, 1.0 / shortest))
-    # A tiny l needs orders without end, and below about 1e-9 SciPy's Bessel functions are NaN: stop at the limit.
+    # A tiny l needs very many orders, and below about 1e-9 SciPy's Bessel functions are NaN: stop at the limit.
     while not left <= LOST and 2 * order + 1 <= most:
         order += 1
         left -= 2.0 * float(scipy.special.ive(order, 1.0 / shortest))
@@ -138,10 +142,9 @@ def plan_fourier(period: float, shortest: float, most: int) -> Fourier:
 
 
 def spectral_density(w: Tensor, lengthscale: Tensor, nu: float | None) -> Tensor:
-    """S(w) of a kernel with k(0) = 1, 2 pi times a probability density.
+    """S(w) of a kernel with k(0) = 1: 2 pi times a probability density of w, (n,).
 
-    Under that density w l is normal for the squared exponential and Student's t with 2 nu degrees of freedom for
-    Matern.
+    Under it, w l is normal for the squared exponential, and Student's t with 2 nu degrees of freedom for Matern.
     """
     scaled: torch.distributions.Distribution
     scaled = torch.distributions.Normal(0.0, 1.0) if nu is None else torch.distributions.StudentT(2.0 * nu)
@@ -152,8 +155,8 @@ def spectral_density(w: Tensor, lengthscale: Tensor, nu: float | None) -> Tensor
 def order_variances(a: Tensor, n_orders: int) -> Tensor:
     """c_j^2 of `Fourier`: e^-a I_0(a), and 2 e^-a I_j(a) for j = 1 ... n_orders, (n_orders + 1,).
 
-    From ratios I_j / I_j-1 = 1 / (2j/a + I_j+1 / I_j), downwards, since upwards they lose all digits; they start from
-    the bound of Amos (1974), which is close.
+    From the ratios I_j / I_j-1 = 1 / (2j/a + I_j+1 / I_j), from high to low orders, since the recurrence is unstable in
+    the other direction. The first ratio is the bound of Amos (1974).
     """
     last = n_orders + BEYOND
     ratio = a / (last + 0.5 + ((last + 1.5) ** 2 + a.square()).sqrt())
@@ -161,10 +164,6 @@ def order_variances(a: Tensor, n_orders: int) -> Tensor:
     for j in range(last, 0, -1):
         ratio = 1.0 / (2.0 * j / a + ratio)
         ratios.append(ratio)
-    zeroth = torch.special.i0e(a).reshape(1)
+    zeroth = torch.special.i0e(a).reshape(1)  # e^-a I_0(a)
     higher = torch.stack(ratios[::-1]).cumprod(0)[:n_orders]  # I_j / I_0
     return torch.cat([zeroth, 2.0 * zeroth * higher])
-
-
-def _degrees_of_freedom(nu: float | None) -> float:
-    return math.inf if nu is None else 2.0 * nu

@@ -1,7 +1,7 @@
 """Stationary kernels over numeric columns: GPyTorch's covariance functions, through inducing points or a series.
 
-The features are those of InducingLeaf while the distinct values are few. With more, one column and a kernel whose
-spectrum is known, a series (series.py) takes their place if it needs fewer functions than there would be points.
+Features come from inducing points (InducingLeaf), or from a series (series.py) for a kernel of one column with a known
+spectrum: where there are many distinct values, and the series needs fewer functions than there would be points.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class StationaryLeaf(InducingLeaf):
     Args:
         columns: a, numeric columns; together they are one vector per row.
         base: GPyTorch's covariance function.
-        lengthscale: where the length scales start; None for the spreads of the columns.
+        lengthscale: initial length scales; None for the standard deviations of the columns.
         fixed: do not learn the hyper-parameters.
         max_inducing: R, the largest number of inducing points or functions; chosen when None.
-        jitter: what is added to the diagonal of K_uu.
+        jitter: added to the diagonal of K_uu.
         basis: "inducing", the name of the kernel's series, or "auto" for the one that needs fewer features.
 
     Attributes:
         series_type: the kind of series this kernel has over one column, if any.
-        series: the one in use; None with inducing points.
+        series: the series in use; None with inducing points.
     """
 
     series_type: type[Series] | None = None
@@ -82,7 +82,7 @@ class StationaryLeaf(InducingLeaf):
 
     def choose_inducing(self, values: np.ndarray, distinct: np.ndarray) -> None:
         if self.starts_at_spread:
-            self.base.lengthscale = torch.from_numpy(self.spread(values))  # of each column
+            self.base.lengthscale = torch.from_numpy(self.spread(values))  # one per column, (d,)
         self.series = self._choose_series(distinct)
         if self.series is not None:
             self.complete, self.inducing = False, self.inducing[:0]
@@ -95,24 +95,24 @@ class StationaryLeaf(InducingLeaf):
 
     @contextlib.contextmanager
     def _shorter(self) -> Iterator[None]:
-        """Inside the context, the shortest length scale that features must represent: training may shorten it."""
+        """Inside the context, the length scale is the shortest that the features must represent after training."""
         raw = self.base.raw_lengthscale.detach().clone()
         if not self.fixed:
             self.base.lengthscale = self.base.lengthscale.detach() / SHORTER
         try:
             yield
         finally:
-            self.base.raw_lengthscale.data.copy_(raw)  # to the last digit
+            self.base.raw_lengthscale.data.copy_(raw)  # bit-identical, unlike multiplying by SHORTER
 
     def choose_inducing_again(self, table: Table) -> None:
         self.starts_at_spread = False
         super().choose_inducing_again(table)
 
     def _choose_series(self, distinct: np.ndarray, most: int | None = None) -> Series | None:
-        """The series that was asked for, or that needs fewer features than inducing points would.
+        """The series of `basis`, or with "auto" one that needs fewer features than inducing points would.
 
         Args:
-            most: largest number of functions; by default `max_inducing`, or FEW_FEATURES where that is chosen.
+            most: largest number of functions; by default `max_inducing`, or FEW_FEATURES where that is None.
         """
         if self.basis == "inducing" or len(self.columns_read) > 1:
             return None
@@ -121,7 +121,7 @@ class StationaryLeaf(InducingLeaf):
         if not asked and len(distinct) <= (self.max_inducing or FEW_FEATURES):
             return None
         lengthscale = float(self.base.lengthscale.detach())
-        # Truncation is a bias that more rows do not remove, so a fixed length scale has a margin too.
+        # Truncation is a bias that more data do not remove, so a fixed length scale has a margin too.
         shorter, longer = (MARGIN, MARGIN) if self.fixed else (SHORTER, LONGER)
         series = self.plan_series(distinct, lengthscale / shorter, lengthscale * longer, most)
         if series is None or series.n <= most:
@@ -133,17 +133,17 @@ class StationaryLeaf(InducingLeaf):
         """The series for these values (D, 1) and length scales; None for a kernel that has none.
 
         Args:
-            most: number of functions beyond which the exact number does not matter.
+            most: number of functions above which the series is not used, so the search may stop there.
         """
 
     def reach(self) -> float:
-        """The distance at which k falls to LOST, in length scales; for one column."""
+        """The distance r with k(r) = LOST, in length scales; for one column."""
         lengthscale = float(self.base.lengthscale.detach())
         zero = torch.zeros(1, 1, dtype=torch.float64)
         return brentq(lambda r: float(self.covariance(zero, zero + r * lengthscale).detach()) - LOST, 0.0, 20.0)
 
     def covariance(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.base.forward(a, b)  # calling the module would wrap the same matrix in a lazy one
+        return self.base.forward(a, b)  # (A, B); calling the module would return a lazy tensor of it
 
     def variance(self, values: Tensor) -> Tensor:
         return torch.ones(values.shape[0], dtype=torch.float64, device=values.device)
@@ -186,10 +186,10 @@ class RBF(StationaryLeaf):
 
     Args:
         columns: a, one or more numeric columns c.
-        lengthscale: l, where all l_c start; without it each starts at the spread of its column.
+        lengthscale: initial l_c of all columns; without it, the standard deviation of each.
         fixed: do not learn l.
         max_inducing: R, the largest number of inducing points or functions; chosen when None.
-        jitter: what is added to the diagonal of K_uu.
+        jitter: added to the diagonal of K_uu.
         basis: "auto", "inducing" or, for one column, "hilbert".
 
     Example:
@@ -220,7 +220,7 @@ class RBF(StationaryLeaf):
 
 
 class Matern(StationaryLeaf):
-    """Matern: rougher functions, differentiable once for nu = 1.5 and twice for nu = 2.5.
+    """Matern: rougher functions than RBF, differentiable once for nu = 1.5 and twice for nu = 2.5.
 
         k(a, b) = exp(-s)                    nu = 0.5
                   (1 + s) exp(-s)            nu = 1.5
@@ -229,10 +229,10 @@ class Matern(StationaryLeaf):
     Args:
         columns: a, one or more numeric columns c.
         nu: 0.5, 1.5 or 2.5.
-        lengthscale: l, where all l_c start; without it each starts at the spread of its column.
+        lengthscale: initial l_c of all columns; without it, the standard deviation of each.
         fixed: do not learn l.
         max_inducing: R, the largest number of inducing points or functions; chosen when None.
-        jitter: what is added to the diagonal of K_uu.
+        jitter: added to the diagonal of K_uu.
         basis: "auto", "inducing" or, for one column, "hilbert".
 
     Example:
@@ -273,12 +273,12 @@ class RationalQuadratic(StationaryLeaf):
 
     Args:
         columns: a, one or more numeric columns c.
-        alpha: where alpha starts; the larger, the closer to RBF.
-        lengthscale: l, where all l_c start; without it each starts at the spread of its column.
+        alpha: initial alpha; the larger, the closer to RBF.
+        lengthscale: initial l_c of all columns; without it, the standard deviation of each.
         fixed: do not learn l and alpha.
         max_inducing: R, the largest number of inducing points; chosen when None.
-        jitter: what is added to the diagonal of K_uu.
-        basis: "auto" or "inducing", which are the same here.
+        jitter: added to the diagonal of K_uu.
+        basis: "auto" or "inducing", the same here: there is no series.
 
     Example:
         >>> from gppvae import RationalQuadratic
@@ -308,7 +308,7 @@ class RationalQuadratic(StationaryLeaf):
 
 
 class Periodic(StationaryLeaf):
-    """Functions that repeat after one period.
+    """Functions with a known period.
 
         k(a, b) = exp(-2 sin^2(pi (a - b) / p) / l)
 
@@ -318,10 +318,10 @@ class Periodic(StationaryLeaf):
     Args:
         column: a, one numeric column.
         period: p, in the unit of the column, for example 360 for degrees. It is not learned.
-        lengthscale: l, where it starts; 1 without it, since it has no unit.
+        lengthscale: initial l; by default 1, since it has no unit.
         fixed: do not learn l.
         max_inducing: R, the largest number of inducing points or functions; chosen when None.
-        jitter: what is added to the diagonal of K_uu.
+        jitter: added to the diagonal of K_uu.
         basis: "auto", "inducing" or "fourier".
 
     Example:
@@ -354,11 +354,11 @@ class Periodic(StationaryLeaf):
         self.period = float(period)
 
     def covariance(self, a: Tensor, b: Tensor) -> Tensor:
-        # GPyTorch takes the square root of squared distances first: slower, and less exact near 0.
+        # GPyTorch takes the square root of squared distances first: slower, and less accurate near 0.
         chord = ((a - b.T) * (math.pi / self.period)).sin().square()  # (A, B)
         return (chord * (-2.0 / self.base.lengthscale)).exp()
 
     def plan_series(self, distinct: np.ndarray, shortest: float, longest: float, most: int) -> Fourier:
-        # This l is a squared length, so it may change by the square of the factor.
+        # This l is a squared length, so its range is the square of the factor: l / (l / shortest)^2.
         start = float(self.base.lengthscale.detach())
         return plan_fourier(self.period, shortest**2 / start, most)

@@ -1,4 +1,4 @@
-"""How the decoder's output becomes a distribution over samples."""
+"""Likelihoods p(y | decoder output)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_likelihood(config: str | dict[str, Any] | Likelihood) -> Likelihood:
 
 
 def own_likelihoods(likelihood: Any) -> list[str]:
-    """Names of the classes in a likelihood that `make_likelihood` cannot bring back; none for a name or a config."""
+    """Names of the classes in a likelihood that `make_likelihood` cannot rebuild; none for a name or a config."""
     parts = likelihood.modules() if isinstance(likelihood, Likelihood) else ()
     known = LIKELIHOODS.values()
     return [part.name for part in parts if isinstance(part, Likelihood) and type(part) not in known]

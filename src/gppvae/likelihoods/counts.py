@@ -1,4 +1,4 @@
-"""Counts: rates relative to the size of a sample, so that depth does not become biology."""
+"""Counts: rates relative to the size of a sample, so that sequencing depth is not taken for biological variation."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from gppvae.likelihoods.values import Likelihood, Mask, check_positive, masked_s
 
 DISPERSIONS = (1e-6, 1e6)
 START_DISPERSIONS = (0.1, 100.0)
-LOG_MEANS = (-30.0, 30.0)  # of a count; float32 holds their exponentials
-RAREST = 1e-4  # rate of a value that was never counted, relative to the mean of all
+LOG_MEANS = (-30.0, 30.0)  # limits of log E[y], for exp() in float32
+RAREST = 1e-4  # rate of a value whose counts are all 0, relative to the mean rate
 START_ZERO_LOGIT = -3.0
 TOTAL = "total"
 
 
 class Counts(Likelihood, abc.ABC):
-    """Whole numbers with mean size_n rate_g(z), and a share of zeros on top if asked for.
+    """Counts with mean size_n rate_g(z), with zero inflation if wanted.
 
+        E y_ng = (1 - pi_g) size_n rate_ng,   pi_g the probability of an excess zero (0 without inflation)
         rate = softmax(log rate0 + decoder)     size is the sample's total: rates are shares of it
         rate = exp(log rate0 + decoder)         size is a column, or 1
 
-    rate0 are the mean rates of the training samples, so that a decoder that gives 0 predicts them. `out` of `nll`,
-    `mean` and `variance` is the logarithm of size times rate, as `sized` makes it. Source: docs/likelihoods.md.
+    rate0 are the mean rates of the training samples, so a decoder output of 0 predicts these. The argument `out` of
+    `nll`, `mean` and `variance` is log(size rate), from `sized`. Source: docs/likelihoods.md.
 
     Args:
         size: "total", the sample's total count; or the name of a column of the table; or None for no sizes.
-        zero_inflation: learn for each value the probability of a zero that is no count.
+        zero_inflation: learn pi_g.
     """
 
     error_name = "deviance"
@@ -62,36 +63,36 @@ class Counts(Likelihood, abc.ABC):
             self.zero_logit = nn.Parameter(torch.full(per_value, START_ZERO_LOGIT))
 
     def measure(self, mean: Tensor, std: Tensor) -> None:
-        least = RAREST * mean.mean().clamp_min(RAREST)
+        least = RAREST * mean.mean().clamp_min(RAREST)  # avoids log 0
         self.log_rate.copy_(mean.clamp_min(least).log().reshape(self.log_rate.shape))
 
     def measure_sizes(self, sizes: Tensor) -> None:
         self.typical.copy_(sizes.median())
-        self.log_rate.sub_(sizes.mean().log())
+        self.log_rate.sub_(sizes.mean().log())  # mean counts -> rates per unit of size
 
     def sizes(self, y: Tensor, mask: Mask, given: Tensor | None) -> Tensor | None:
         if not self.needs_totals:
             return None if self.size is None else given
-        total = y.flatten(1).sum(1)  # values that were not observed are 0
+        total = y.flatten(1).sum(1)  # missing values are 0, (B,)
         if mask is None:
             return total.clamp_min(1.0)
         rate = self.log_rate.exp().expand(y.shape[1:])
-        share = (mask * rate / rate.sum()).flatten(1).sum(1)
-        # What the whole sample would have; one count of a typical sample keeps few observed values from extremes.
+        share = (mask * rate / rate.sum()).flatten(1).sum(1)  # expected share of the observed values in the total, (B,)
+        # Estimated total of the whole sample; one pseudo-count regularises it where few values were observed.
         return (total + 1.0) / (share + 1.0 / self.typical)
 
     def sized(self, out: Tensor, size: Tensor | None) -> Tensor:
-        log_rate = out + self.log_rate
+        log_rate = out + self.log_rate  # (B, *shape)
         if self.needs_totals:
-            log_rate = log_rate.flatten(1).log_softmax(1).view_as(out)
-        size = self.typical.expand(1) if size is None else size.to(out)
+            log_rate = log_rate.flatten(1).log_softmax(1).view_as(out)  # over all values of a sample
+        size = self.typical.expand(1) if size is None else size.to(out)  # (B,) or (1,)
         return (log_rate + size.log().reshape(-1, *(1 for _ in out.shape[1:]))).clamp(*LOG_MEANS)
 
     def encoder_input(self, y: Tensor) -> Tensor:
         return self.masked_input(y, None)
 
     def masked_input(self, y: Tensor, mask: Mask) -> Tensor:
-        """log(1 + count), for a sample of typical total where the total is the size."""
+        """log(1 + count), scaled to the typical total if the total is the size."""
         if not self.needs_totals:
             return torch.log1p(y)
         size = self.sizes(y, mask, None)
@@ -102,49 +103,50 @@ class Counts(Likelihood, abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, y: Tensor, out: Tensor) -> Tensor:
-        """Log probability of each count, without inflation."""
+        """Log probability of each count, without zero inflation, (B, *shape)."""
 
     @abc.abstractmethod
     def count_variance(self, mean: Tensor) -> Tensor:
-        """Variance of each count, without inflation."""
+        """Variance of each count, without zero inflation."""
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
         log_prob = self.log_prob(y, out)
         if self.zero_logit is not None:
+            # p(0) = pi + (1 - pi) p_count(0),   p(y) = (1 - pi) p_count(y)
             counted = nn.functional.logsigmoid(-self.zero_logit) + log_prob
             zero = torch.logaddexp(nn.functional.logsigmoid(self.zero_logit).expand_as(counted), counted)
             log_prob = torch.where(y == 0.0, zero, counted)
         return -masked_sum(log_prob, mask)
 
     def _counted(self) -> Tensor | float:
-        """Probability that a value is counted."""
+        """1 - pi, the probability that a zero is a count."""
         return 1.0 if self.zero_logit is None else torch.sigmoid(-self.zero_logit)
 
     def mean(self, out: Tensor) -> Tensor:
         return self._counted() * out.exp()
 
     def variance(self, out: Tensor) -> Tensor:
-        mean, counted = out.exp(), self._counted()
+        mean, counted = out.exp(), self._counted()  # law of total variance over the zero inflation
         return counted * self.count_variance(mean) + counted * (1.0 - counted) * mean.square()
 
     @torch.no_grad()
     def noisy(self, mean: Tensor, var: Tensor, generator: torch.Generator) -> Tensor:
-        seed = int(torch.randint(2**62, (1,), generator=generator))
+        seed = int(torch.randint(2**62, (1,), generator=generator))  # of NumPy's generator, which has the distributions
         rng = np.random.default_rng(seed)
         counted = self._counted()
-        drawn = self._draw((mean / counted).double().cpu().numpy(), rng)
+        drawn = self._draw((mean / counted).double().cpu().numpy(), rng)  # `mean` includes the excess zeros
         if isinstance(counted, Tensor):
             drawn = drawn * (rng.random(drawn.shape) < counted.detach().cpu().numpy())
         return torch.from_numpy(drawn).to(mean)
 
     @abc.abstractmethod
     def _draw(self, mean: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Counts of these means, without inflation."""
+        """Random counts with these means, without zero inflation."""
 
-    # -- how errors are told
+    # -- errors
 
     def error(self, y: Tensor, mean: Tensor) -> Tensor:
-        """Poisson deviance, 2 (y log(y / mean) - y + mean): small counts matter as much as large ones."""
+        """Poisson deviance, 2 (y log(y / mean) - y + mean): errors relative to the noise of small and large counts."""
         mean = mean.clamp_min(1e-8)
         return 2.0 * (torch.xlogy(y, y / mean) - y + mean)
 
@@ -160,7 +162,9 @@ class Counts(Likelihood, abc.ABC):
 
 
 class Poisson(Counts):
-    """Counts whose variance is their mean.
+    """Poisson counts.
+
+        log p(y) = y log mean - mean - log y!,   Var y = mean
 
     Example:
         >>> import torch
@@ -182,10 +186,12 @@ class Poisson(Counts):
 
 
 class NegativeBinomial(Counts):
-    """Counts with variance mean + mean^2 / dispersion, one learned dispersion per value (gene, channel).
+    """Overdispersed counts, with one learned dispersion r per value (gene, channel).
+
+        p(y) = Gamma(y + r) / (Gamma(r) y!) (r / (r + mean))^r (mean / (r + mean))^y,   Var y = mean + mean^2 / r
 
     Args:
-        dispersion: where all start; by default from the moments of the training samples.
+        dispersion: initial r of all values; by default from the moments of the training samples.
         size, zero_inflation: as in Counts.
 
     Example:
@@ -214,7 +220,7 @@ class NegativeBinomial(Counts):
     def measure(self, mean: Tensor, std: Tensor) -> None:
         super().measure(mean, std)
         if self.start is None:  # var = mean + mean^2 / dispersion
-            excess = (std.square() - mean).clamp_min(1e-12)
+            excess = (std.square() - mean).clamp_min(1e-12)  # mean^2 / r
             found = (mean.square() / excess).clamp(*START_DISPERSIONS)
             self.log_dispersion.copy_(found.log().reshape(self.log_dispersion.shape))
 
@@ -229,7 +235,7 @@ class NegativeBinomial(Counts):
 
     def _draw(self, mean: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         r = np.broadcast_to(self.log_dispersion.detach().double().exp().cpu().numpy(), mean.shape)
-        return rng.poisson(rng.gamma(r, mean / r)).astype(np.float64)
+        return rng.poisson(rng.gamma(r, mean / r)).astype(np.float64)  # a gamma mixture of Poissons
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"dispersion": self.start}
@@ -247,5 +253,5 @@ def counts_by_words(kind: str | None, size: str) -> Likelihood:
         'depth'
     """
     if kind not in COUNTS:
-        raise ValueError(f"sizes belong to the likelihoods {', '.join(COUNTS)}, got {kind}; ask for one of those")
+        raise ValueError(f"sizes belong to the likelihoods {', '.join(COUNTS)}, got {kind}; use one of these")
     return COUNTS[kind](size=size)

@@ -36,7 +36,7 @@ class FrozenFeatures:
     def __call__(self, x: Tensor) -> list[Tensor]:
         """Features of a batch, one tensor (B, ...) per layer in the order they were named.
 
-        The network runs no further than the last layer asked for.
+        The forward pass ends at the last chosen layer.
         """
         found: dict[str, Tensor] = {}
         handles = [layer.register_forward_hook(self._keep(name, found)) for name, layer in self.layers.items()]
@@ -51,7 +51,7 @@ class FrozenFeatures:
         raise ValueError(f"the feature network does not use its layer {unused!r} on a sample; choose another one")
 
     def _keep(self, name: str, found: dict[str, Tensor]) -> Callable[..., None]:
-        """A hook that keeps the layer's first output and stops the forward pass after the last layer asked for."""
+        """A hook that keeps the layer's first output and stops the forward pass after the last chosen layer."""
 
         def keep(module: nn.Module, inputs: Any, output: Any) -> None:
             if not isinstance(output, Tensor):
@@ -59,7 +59,7 @@ class FrozenFeatures:
                 raise TypeError(
                     f"layer {name!r} of the feature network must return a tensor, got {kind}; choose another"
                 )
-            # A clone, because an in-place layer that follows would overwrite it.
+            # A clone, because a later in-place layer would overwrite it.
             found.setdefault(name, output.clone())
             if len(found) == len(self.layers):
                 raise _Enough
@@ -79,4 +79,4 @@ class FrozenFeatures:
 
 
 class _Enough(Exception):  # noqa: N818
-    """All layers asked for have been reached."""
+    """Stops the forward pass: the outputs of all chosen layers are known."""

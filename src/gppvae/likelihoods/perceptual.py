@@ -1,4 +1,4 @@
-"""A perceptual likelihood: pixels and the features of a frozen network must match."""
+"""A perceptual likelihood: a Gaussian on features of a frozen network, times a likelihood of the pixels."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Perceptual(Likelihood):
 
         nll = nll of the pixels + sum_l weight_l K / 2 mean_f (phi_lf(y) - phi_lf(E[y]))^2
 
-    with K values in a sample. The mean over features makes weights comparable between layers, the factor K to the
-    pixels: a weight of 1 / pixel_var lets the squared error of a feature count as much as that of a pixel.
-    Constants of the feature terms are left out, so that a weight of 0 gives the pixels' likelihood. Source: Hou et al.
-    2017; docs/likelihoods.md. Where pixels were not observed, the network sees E[y] in their place.
+    with K values in a sample. The mean over features makes weights comparable between layers, the factor K between
+    features and pixels: with a weight of 1 / pixel_var, the squared error of a feature counts as much as that of a
+    pixel. Constants of the feature terms are left out, so that a weight of 0 gives the pixels' likelihood. Missing
+    pixels are replaced by E[y]. Source: Hou et al. 2017; docs/likelihoods.md.
 
     Args:
-        network: any module that takes samples; it is copied and never trained. Or the description of one in `config`.
+        network: any module that takes samples, copied and never trained; or its description from `config`.
         layers: weight by name of layer, as in `network.named_modules()`.
-        pixels: likelihood of the pixels; it alone sets the noise of predictions.
+        pixels: likelihood of the pixels; it alone determines the noise of predictions.
     Cost: the network forwards twice and backwards once per step, up to its last chosen layer.
     """
 
@@ -63,10 +63,10 @@ class Perceptual(Likelihood):
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
         features, mean = self._frozen(), self.pixels.mean(out)
-        seen = y if mask is None else torch.where(mask, y, mean)
-        nll, n_values = self.pixels.nll(y, out, mask), math.prod(y.shape[1:])
+        seen = y if mask is None else torch.where(mask, y, mean)  # no error at missing pixels
+        nll, n_values = self.pixels.nll(y, out, mask), math.prod(y.shape[1:])  # (B,), K
         for weight, true, decoded in zip(self.layers.values(), features(seen), features(mean), strict=True):
-            nll = nll + 0.5 * weight * n_values * (true - decoded).square().flatten(1).mean(1)
+            nll = nll + 0.5 * weight * n_values * (true - decoded).square().flatten(1).mean(1)  # (B,)
         return nll
 
     def mean(self, out: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class Perceptual(Likelihood):
         return self._features
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Perceptual:
-        """Move the network too, which nn.Module does not know about."""
+        """Move the network too, which is not registered with nn.Module."""
         super()._apply(fn, recurse)
         self._device = fn(torch.zeros(())).device
         if self._features is not None:
@@ -138,13 +138,13 @@ def perceptual_from_file(
     """The perceptual likelihood as the command line describes it: VGG19, and pixels with Gaussian noise.
 
     Args:
-        kind: name of the likelihood asked for.  weights: VGG19's file.
+        kind: name of the likelihood.  weights: VGG19's file.
         layers: names with weights, "relu1_1=1,relu2_1=0.5"; without a weight it is 1. By default those of Hou et al.
         pixel_var: of the pixels, or None for the default.
     """
     if kind != Perceptual.name:
         raise ValueError(
-            f"feature weights and layers belong to the perceptual likelihood, got {kind}; ask for that one"
+            f"feature weights and layers belong to the perceptual likelihood, got {kind}; use that likelihood"
         )
     if weights is None:
         raise ValueError("the perceptual likelihood needs the file of VGG19's weights, got none; name it")

@@ -1,4 +1,4 @@
-"""Samples in any unit: standardised inside, with noise measured per channel or value."""
+"""Gaussian noise for samples in any unit: standardised inside, with noise measured per channel or value."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 
 from gppvae.likelihoods.values import Likelihood, Mask, masked_sum
 
-LEAST_VAR, MOST_VAR = 1e-4, 4.0  # of the noise, relative to the variance of the samples
-
-
-IMAGE_GAIN = 4.0  # networks for images draw values of this share of a standard deviation, as pixels in [0, 1] have
+LEAST_VAR, MOST_VAR = 1e-4, 4.0  # limits of the noise variance, relative to the variance of the samples
+IMAGE_GAIN = 4.0  # of images: the decoder's output then varies by about 0.25, as pixels in [0, 1] do
 
 
 class ScaledGaussian(Likelihood):
-    """y ~ N(shift + gain spread out, spread^2 var), one of each per channel of images and per value of vectors.
+    """Gaussian noise relative to the variance of the samples, per channel of images and per value of vectors.
+
+        y ~ N(shift + gain spread out, spread^2 var)
 
     Shift and spread are the mean and standard deviation of the training samples, so that results do not depend on
-    their unit. While training, the noise is a tenth of their variance: what decides between fit and prior. Then it is
-    the mean squared error of predictions, at validation rows if there are any: errors at training rows understate it.
+    their unit. In training `var` is fixed, which sets the trade-off between reconstruction and prior. Afterwards it is
+    the mean squared error of predictions, at held-out rows if there are any, since training errors are too small.
 
     Args:
         var: noise variance in training, relative to the variance of the samples.
@@ -49,22 +49,22 @@ class ScaledGaussian(Likelihood):
 
     def measure(self, mean: Tensor, std: Tensor) -> None:
         self.shift.copy_(mean.reshape(self.shift.shape))
-        self.spread.copy_(torch.where(std > 0.0, std, torch.ones_like(std)).reshape(self.spread.shape))
+        self.spread.copy_(torch.where(std > 0.0, std, torch.ones_like(std)).reshape(self.spread.shape))  # 1 if constant
 
     def learn_noise(self, squared_error: Tensor) -> None:
-        relative = squared_error.to(self.var).reshape(self.var.shape) / self.spread.square()
+        relative = squared_error.to(self.var).reshape(self.var.shape) / self.spread.square()  # (C, 1, 1) or (K,)
         self.var.copy_(relative.clamp(LEAST_VAR, MOST_VAR))
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
-        error = (y - self.shift) / self.spread - self.gain * out
-        constant = (2.0 * math.pi * self.var * self.spread.square()).log()
+        error = (y - self.shift) / self.spread - self.gain * out  # in standard deviations, (B, *shape)
+        constant = (2.0 * math.pi * self.var * self.spread.square()).log()  # log(2 pi Var y), (C, 1, 1) or (K,)
         return 0.5 * masked_sum(error.square() / self.var + constant, mask)
 
     def mean(self, out: Tensor) -> Tensor:
         return self.shift + self.gain * self.spread * out
 
     def variance(self, out: Tensor) -> Tensor:
-        return (self.spread.square() * self.var).expand_as(out)
+        return (self.spread.square() * self.var).expand_as(out)  # (B, *shape)
 
     def encoder_input(self, y: Tensor) -> Tensor:
         return (y - self.shift) / (self.gain * self.spread)

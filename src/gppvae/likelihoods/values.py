@@ -1,4 +1,4 @@
-"""Distributions of samples whose values are independent given the decoder's output."""
+"""The interface of likelihoods, and two whose values are independent given the decoder's output."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import torch
 from torch import Tensor, nn
 
 Mask = Tensor | None
-PIXEL_VARS = (1e-12, 1e12)  # what float32 can divide squares by
+PIXEL_VARS = (1e-12, 1e12)  # limits for the division in float32
 
 
 class Likelihood(nn.Module, abc.ABC):
-    """p(y | decoder output). `mask` is True where a value was observed; None means everywhere.
+    """p(y | out), out = decoder(z), with nll = -log p. `mask` is True where a value was observed; None for everywhere.
 
     Attributes:
         name: in logs and model files; by default the name of the class.
-        numbers_per_value: how many numbers k the decoder gives for every value of a sample. With one, `out` has the
-            shape of the samples, (B, *shape); with more it is (B, k, *shape).
-        additive_noise: whether a sample is its mean plus noise that does not depend on it. Errors at held-out rows then
-            say how wide intervals are, and few samples are fitted by leave-out inference.
-        learns_noise: whether it wants the errors at rows held out of training.
-        error_name: what `error` is called in logs.
-        least_value: that a sample can have; bands in figures end there.
-        size_column: the column of the table that holds the sizes of samples, if it needs one.
-        needs_totals: whether a sample's total is its size.
+        numbers_per_value: k, the decoder's outputs per value of a sample. For k = 1, `out` is (B, *shape), the shape of
+            the samples; otherwise (B, k, *shape).
+        additive_noise: whether a sample is its mean plus noise that does not depend on it. The width of intervals is
+            then measured at held-out rows, and few samples are fitted by leave-out inference.
+        learns_noise: whether `learn_noise` needs the errors at rows held out of training.
+        error_name: name of `error` in logs.
+        least_value: smallest possible value of a sample; bands in figures end there.
+        size_column: the column of the table with the sizes of samples, if it needs one.
+        needs_totals: whether the size of a sample is its total.
 
     Example:
         >>> import torch
@@ -60,34 +60,34 @@ class Likelihood(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
-        """Negative log density per sample, (B,), summed over observed values."""
+        """-log p(y | out) per sample, (B,), summed over observed values."""
 
     @abc.abstractmethod
     def mean(self, out: Tensor) -> Tensor:
-        """E[y], in the shape of the samples."""
+        """E[y | out], (B, *shape)."""
 
     @abc.abstractmethod
     def variance(self, out: Tensor) -> Tensor:
         """Var[y | out], broadcastable to the samples."""
 
     def encoder_input(self, y: Tensor) -> Tensor:
-        """The encoder's input for a sample; values that were not observed become 0 afterwards."""
+        """The encoder's input for a sample, (B, *shape); missing values are set to 0 afterwards."""
         return y
 
     def masked_input(self, y: Tensor, mask: Mask) -> Tensor:
-        """The same for a sample of which only some values were observed; the others are 0 in `y`."""
+        """`encoder_input` for partly observed samples; missing values are 0 in `y`."""
         return self.encoder_input(y)
 
     def sizes(self, y: Tensor, mask: Mask, given: Tensor | None) -> Tensor | None:
-        """Sizes of samples, (B,), from their values or as their rows give them; None where there are no sizes."""
+        """Sizes of samples, (B,), from their values or from the rows (`given`); None for likelihoods without sizes."""
         return None
 
     def sized(self, out: Tensor, size: Tensor | None) -> Tensor:
-        """The decoder's output for samples of these sizes, (B,), or of typical size; what the other methods take."""
+        """The decoder's output for samples of these sizes, (B,), or of typical size: the `out` of all other methods."""
         return out
 
     def measure_sizes(self, sizes: Tensor) -> None:
-        """Take note of the sizes of the training samples, (N,)."""
+        """Set parameters from the sizes of the training samples, (N,)."""
         return None
 
     def noisy(self, mean: Tensor, var: Tensor, generator: torch.Generator) -> Tensor:
@@ -95,29 +95,29 @@ class Likelihood(nn.Module, abc.ABC):
         return mean + torch.randn(mean.shape, generator=generator).to(mean) * var.sqrt()
 
     def error(self, y: Tensor, mean: Tensor) -> Tensor:
-        """How far each value of a prediction is off, for validation and reports: by default squared."""
+        """Error of each value of a prediction, for validation and reports: by default squared."""
         return (y - mean).square()
 
     @property
     def unit(self) -> Tensor:
-        """Size of a value that counts as one, broadcastable to the samples: what errors of channels are compared by."""
+        """Unit of each value, broadcastable to the samples: errors of channels are compared after division by it."""
         return torch.ones(())
 
     def adapt(self, shape: tuple[int, ...]) -> None:
-        """Make what depends on the shape of a sample; called once, before training or loading."""
+        """Create parameters that depend on the shape of a sample; called once, before training or loading."""
         return None
 
     def measure(self, mean: Tensor, std: Tensor) -> None:
-        """Take note of the mean and standard deviation of the training samples, per channel or value."""
+        """Set parameters from the mean and standard deviation of the training samples, per channel or value."""
         return None
 
     def learn_noise(self, squared_error: Tensor) -> None:
-        """Take note of the mean squared error of predictions at rows held out of training, per channel or value."""
+        """Set the noise from the mean squared error of predictions at held-out rows, per channel or value."""
         return None
 
     @property
     def values(self) -> Likelihood:
-        """The distribution of the values themselves, without terms that only guide the training."""
+        """The distribution of the values, without terms that are used in training only."""
         return self
 
     def ready(self, shape: tuple[int, ...]) -> None:
@@ -134,12 +134,14 @@ class Likelihood(nn.Module, abc.ABC):
 
 
 class Gaussian(Likelihood):
-    """y ~ N(out, pixel_var I).
+    """Gaussian noise of one variance.
+
+        y ~ N(out, sigma_y^2 I)
 
     Args:
         pixel_var: sigma_y^2. It sets the trade-off between reconstruction and prior: the paper's lambda is
             2 L pixel_var / K.
-        learn: fit it on the training set (the paper keeps it fixed, chosen on validation data).
+        learn: train it with the decoder (the paper chooses it on validation data).
 
     Example:
         >>> import torch
@@ -164,9 +166,9 @@ class Gaussian(Likelihood):
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
         if mask is None:
-            squares, count = (y - out).square().flatten(1).sum(1), float(math.prod(y.shape[1:]))
+            squares, count = (y - out).square().flatten(1).sum(1), float(math.prod(y.shape[1:]))  # (B,), K
             return 0.5 * (squares / self.pixel_var + count * (self.log_pixel_var + math.log(2.0 * math.pi)))
-        terms = (y - out).square() / self.pixel_var + self.log_pixel_var + math.log(2.0 * math.pi)
+        terms = (y - out).square() / self.pixel_var + self.log_pixel_var + math.log(2.0 * math.pi)  # (B, *shape)
         return 0.5 * masked_sum(terms, mask)
 
     def mean(self, out: Tensor) -> Tensor:
@@ -180,7 +182,9 @@ class Gaussian(Likelihood):
 
 
 class Bernoulli(Likelihood):
-    """y in [0, 1], out = logits.
+    """Values in [0, 1], with the decoder's output as logits.
+
+        log p(y) = y log p + (1 - y) log(1 - p),   p = sigmoid(out)
 
     Example:
         >>> import torch
@@ -193,7 +197,7 @@ class Bernoulli(Likelihood):
     least_value = 0.0
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
-        terms = nn.functional.binary_cross_entropy_with_logits(out, y, reduction="none")
+        terms = nn.functional.binary_cross_entropy_with_logits(out, y, reduction="none")  # (B, *shape)
         return masked_sum(terms, mask)
 
     def mean(self, out: Tensor) -> Tensor:
@@ -238,7 +242,7 @@ def check_positive(name: str, value: Any, limits: tuple[float, float], example: 
 
 
 def masked_sum(terms: Tensor, mask: Mask) -> Tensor:
-    """Sum over the observed values of each sample, (B,)."""
+    """Sum over the observed values of each sample, (B, *shape) -> (B,)."""
     if mask is not None:
         terms = torch.where(mask, terms, torch.zeros_like(terms))
     return terms.flatten(1).sum(1)

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-CONVOLUTIONS = (2, 2, 4, 4, 4)  # per block; each block but the last ends in a pooling that the next one needs
+CONVOLUTIONS = (2, 2, 4, 4, 4)  # per block; a pooling layer between blocks
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, on which the weights were trained
 
 
@@ -55,14 +55,15 @@ class VGG19(nn.Module):
                 f"VGG19 takes images of 1 or 3 channels, got samples of shape {tuple(images.shape[1:])}; "
                 "give channels first or another network"
             )
-        maps = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)  # grey becomes three
+        # Grey images are broadcast to three channels, (B, 3, height, width).
+        maps = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
         for layer in self.children():
             maps = layer(maps)
         return maps
 
 
 def layout() -> Iterator[tuple[int, int, int]]:
-    """(block, number in it, torchvision's index) of each convolution; relus and poolings take an index too."""
+    """(block, number in it, torchvision's index) of each convolution; ReLU and pooling layers count in the index."""
     index = 0
     for block, count in enumerate(CONVOLUTIONS, start=1):
         for number in range(1, count + 1):

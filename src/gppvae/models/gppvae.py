@@ -9,9 +9,9 @@ from gppvae.prior.latent_prior import LatentPrior
 
 
 class GPPriorVAE(nn.Module):
-    """z_n = f(row_n) + eta_n; y_n ~ p(y | decoder(z_n)).
+    """z_n = f(row_n) + eta_n,   f ~ GP(0, k),   y_n ~ p(y | decoder(z_n)).
 
-    A plain VAE is the case of one group of latents without a kernel.
+    A plain VAE has one group of latents without a kernel.
 
     Args:
         autoencoder: networks and likelihood.  prior: of the latents.

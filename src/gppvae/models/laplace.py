@@ -1,8 +1,8 @@
 """The posterior after a fit: variances of q(B) and of the objects' vectors from the likelihood of all rows.
 
-An inference leaves good means, but the variances of its own approximation. Here these are replaced by a Laplace
-approximation at the means, with the decoder linearised: the prior variance where nothing was observed, the exact
-posterior variance where the decoder is linear. Source: docs/math.md, "A posterior from sites".
+The means of an inference predict well, but its variances are those of its approximation. Here they are replaced by a
+Laplace approximation at the means, with the decoder linearised: the prior variance where nothing was observed, the
+exact posterior variance where the decoder is linear. Source: docs/math.md, "A posterior from sites".
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from gppvae.prior.linalg import eye_like, inverse_root, steady_cholesky
 from gppvae.prior.posterior import LatentPosterior
 from gppvae.prior.sites import Sites, SiteSums, through_noise, with_sites
 
-AXES_ROWS = 1024  # rows, about, that determine the directions of the latents
-MANY_ROWS, FEW_PROBES = 2048, 4  # from so many rows on, so few random directions of each: errors average out over rows
-VECTOR_ROWS = 1024  # whose features are evaluated at a time, once per entry of a vector
-ROWS_AT_ONCE = 64  # whose (J, J) matrices are summed at a time
-UNCERTAIN_ROWS = 64  # over which the covariance of the map from vectors to latents is averaged
+AXES_ROWS = 1024  # approximate number of rows that determine the directions of the latents
+MANY_ROWS, FEW_PROBES = 2048, 4  # from MANY_ROWS on, fewer probes per row: their errors average out over rows
+VECTOR_ROWS = 1024  # rows whose features are evaluated at a time, once per entry of a vector
+ROWS_AT_ONCE = 64  # rows whose (J, J) matrices are summed at a time
+UNCERTAIN_ROWS = 64  # rows over which the covariance of the map from vectors to latents is averaged
 
 
 @torch.no_grad()
 def laplace_posterior(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) -> LatentPosterior:
-    """q(B) with the means given and covariances from the sites of all rows; vectors of objects get theirs.
+    """q(B) with the given means and Sigma_k = (I + sum_n lambda_nk / (1 + d_n lambda_nk) v_n v_n')^-1 from all rows.
 
-    Latents are independent along the principal axes of the average curvature over rows: with a linear decoder and one
-    noise level that is the exact posterior. Means, and so predictions without draws, do not change.
+    The vectors of objects get covariances from the same sites. Directions k are the principal axes of the average
+    curvature over rows, along which q(B) is independent: with a linear decoder and one noise level it is the exact
+    posterior. Means, and so predictions without draws, do not change.
 
     Args:
         model: fitted.  weights: q(B) whose means are kept.  epoch: the training rows.
-    Cost: one pass over the data, of about min(L, 16) passes of the decoder (4 for many rows and latents), and a part of
-    one to find the directions.
+    Cost: one pass over the data with about min(L, 16) passes of the decoder (4 for many rows and latents), and part of
+    another for the directions.
     """
     prior, probes = model.prior, PROBES if epoch.n_rows < MANY_ROWS else FEW_PROBES
     typical = Typical(prior)
@@ -46,9 +47,9 @@ def laplace_posterior(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch)
     every = max(1, epoch.n_rows // AXES_ROWS)
     for number, batch in enumerate(epoch):
         if number % every == 0:
-            average += curvature_of(model, weights, batch, probes).sum(0)
+            average += curvature_of(model, weights, batch, probes).sum(0)  # (L, L); its scale has no effect
     epoch.world.sum_([average])
-    bases = principal_axes(prior, average)
+    bases = [torch.linalg.eigh(average[own, own])[1] for own in prior.latent_slices]  # (L_g, L_g), least precise first
     sums, vectors = SiteSums(prior, bases), VectorSums(prior, weights, bases, epoch.rows)
     for batch in epoch:
         sites = site_precisions(prior, bases, batch.rows, curvature_of(model, weights, batch, probes))
@@ -64,7 +65,7 @@ def laplace_posterior(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch)
 
 
 def curvature_of(model: GPPriorVAE, weights: LatentPosterior, batch: Batch, probes: int) -> Tensor:
-    """J'W J at the means of the rows, (B, L, L), latents without a kernel integrated out; `probes` for many latents."""
+    """Lambda_n = J'W J at the means of the rows, (B, L, L), latents without a kernel integrated out."""
     prior, autoencoder = model.prior, model.autoencoder.with_sizes_of(batch)
     z = latents_for(model, weights.means, batch)
     rows = jacobian_rows(autoencoder, autoencoder.likelihood.values, z, batch.mask, Signs.of(batch), probes)
@@ -72,7 +73,7 @@ def curvature_of(model: GPPriorVAE, weights: LatentPosterior, batch: Batch, prob
 
 
 def latents_for(model: GPPriorVAE, means: list[Tensor], batch: Batch) -> Tensor:
-    """Latents at the rows for these means of q(B); the encoder's for those without a kernel, (B, L)."""
+    """Latents of the rows at these means of q(B), those without a kernel at the encoder's mean, (B, L)."""
     prior, where = model.prior, model.prior.unexplained()
     f = prior.functions_at(batch.rows, means)
     if not where.any():
@@ -81,29 +82,24 @@ def latents_for(model: GPPriorVAE, means: list[Tensor], batch: Batch) -> Tensor:
 
 
 def without_unexplained(prior: LatentPrior, curvature: Tensor) -> Tensor:
-    """Schur complement: curvature of the other latents, those of prior N(0, I) integrated out, (B, L, L)."""
+    """Curvature with the latents without a kernel, of prior N(0, I), integrated out, (B, L, L): a Schur complement."""
     where = prior.unexplained()
     if not where.any() or where.all():
         return curvature
     out = torch.zeros_like(curvature)
     kept, gone = torch.nonzero(~where).squeeze(1), torch.nonzero(where).squeeze(1)
-    own = curvature[:, gone][:, :, gone]
-    cross = curvature[:, gone][:, :, kept]
+    own = curvature[:, gone][:, :, gone]  # (B, L_0, L_0)
+    cross = curvature[:, gone][:, :, kept]  # (B, L_0, L - L_0)
     left = curvature[:, kept][:, :, kept] - cross.transpose(1, 2) @ torch.linalg.solve(own + eye_like(own), cross)
     out[:, kept[:, None], kept[None, :]] = left
     return out
 
 
-def principal_axes(prior: LatentPrior, curvature: Tensor) -> list[Tensor]:
-    """Eigenvectors of each group's block of an average curvature (L, L), least precise first."""
-    return [torch.linalg.eigh(curvature[own, own])[1] for own in prior.latent_slices]
-
-
 def site_precisions(prior: LatentPrior, bases: list[Tensor], rows: Rows, curvature: Tensor) -> list[Sites]:
-    """Precisions of f at rows along the directions of each group, latent noise integrated out.
+    """Sites of rows: precisions of f along the directions of each group, latent noise integrated out.
 
     Args:
-        curvature: of the rows' log likelihood with respect to z, (B, L, L).
+        curvature: Lambda, of the rows' negative log likelihood in z, (B, L, L).
     """
     noise, found = prior.noise_at(rows, training=True), []
     for basis, own in zip(bases, prior.latent_slices, strict=True):
@@ -117,7 +113,10 @@ def along_directions(curvature: Tensor, basis: Tensor) -> Tensor:
 
 
 class Typical:
-    """Mean and covariance of the latents over the training rows: the prior of a sample whose row is unknown."""
+    """Mean and covariance of z over the training rows: the prior of a sample whose row is unknown.
+
+    E z = mean_n f_n,   Cov z = mean_n (f_n f_n' + diag d_n) - E z E z'
+    """
 
     def __init__(self, prior: LatentPrior) -> None:
         L = prior.n_latents
@@ -132,7 +131,7 @@ class Typical:
         self.sums[2] += len(batch)
 
     def store(self) -> None:
-        """Store them in the prior."""
+        """Write mean and covariance to the buffers of the prior."""
         total, squares, n = self.sums
         mean = total / n
         self.prior.typical_mean.copy_(mean)
@@ -140,10 +139,10 @@ class Typical:
 
 
 class VectorSums:
-    """Posterior precisions of the vectors of objects: I + sum_n E[A_n W_n A_n'], where z = A'x + o and W are the sites.
+    """Posterior precisions of the vectors of objects, I + sum_n E[A_n W_n A_n'], with z = A'x + o and W the sites.
 
-    The expectation is over q(B), other columns are held at their means. What the variances of q(B) add to the products
-    at the means is averaged over some rows. Columns whose vectors enter non-linearly are left out.
+    The expectation is over q(B), with other columns at their means. The contribution of Cov A_n is averaged over some
+    rows. Columns whose vectors enter non-linearly are left out. Source: docs/math.md, "A posterior from sites".
     """
 
     def __init__(self, prior: LatentPrior, weights: LatentPosterior, bases: list[Tensor], rows: Rows) -> None:
@@ -157,44 +156,44 @@ class VectorSums:
             self.along.append(torch.zeros(trained, prior.n_latents, dtype=torch.float64, device=prior.device))
 
     def add(self, index: Tensor, sites: list[Sites]) -> None:
-        """Add the rows at these positions; they may wait for others."""
+        """Add the rows at these positions; they are collected until there are VECTOR_ROWS."""
         self.waiting.append((index.to(self.rows.device), torch.cat([own.precision for own in sites], dim=1)))
         if sum(len(own) for own, _ in self.waiting) >= VECTOR_ROWS:
             self.add_waiting()
 
     def add_waiting(self) -> None:
-        """Add the rows that wait. Cost: J + 1 evaluations of the features, O(N J^2 L)."""
+        """Add the collected rows. Cost: J + 1 evaluations of the features, O(N J^2 L)."""
         if not self.waiting:
             return
-        index, along = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
+        index, along = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))  # (n,), (n, L)
         self.waiting = []
         rows = self.rows[index]
         for leaves, total, precision in zip(self.columns, self.precisions, self.along, strict=True):
             A, _ = latents_by_vector(self.prior, self.weights, rows, leaves)
-            A = A @ self.turn  # along the directions
-            ids = level_of(leaves, rows)
+            A = A @ self.turn  # (n, J, L), the last axis along the directions
+            ids = level_of(leaves, rows)  # (n,)
             precision.index_add_(0, ids, along)
-            # A few rows at a time: their (J, J) matrices are larger than all else.
+            # A few rows at a time: their (J, J) matrices need the most memory.
             for own in torch.arange(len(index), device=ids.device).split(ROWS_AT_ONCE):
-                total.index_add_(0, ids[own], (A[own] * along[own].unsqueeze(1)) @ A[own].transpose(1, 2))
+                total.index_add_(0, ids[own], (A[own] * along[own].unsqueeze(1)) @ A[own].transpose(1, 2))  # A W A'
 
     def store(self, posterior: LatentPosterior) -> None:
-        """Give the leaves the roots of their covariances.
+        """Set the roots of the covariances in the leaves.
 
         Args:
             posterior: q(B) with its covariances along the directions.
         """
         some = self.rows[:: max(1, len(self.rows) // UNCERTAIN_ROWS)]
         for leaves, total, along in zip(self.columns, self.precisions, self.along, strict=True):
-            # Without this, entries that the fit does not use would have prior variance, as would their weights in B,
-            # and their product would vary more than any sample does.
+            # Cov A: without it, entries of x that the fit does not use would keep their prior variance, and so would
+            # their weights in B; the product would then vary more than any sample does.
             uncertain = map_covariance(self.prior, posterior, some, leaves)  # (L, J, J)
             total += torch.einsum("pk,kij->pij", along, uncertain)
             set_trained_roots(leaves, total + eye_like(total))
 
 
 def set_trained_roots(leaves: list[Learned], precision: Tensor) -> None:
-    """Give the leaves of a column the roots of the covariances of their vectors, from precisions (P, J, J)."""
+    """Set the roots of the covariances of a column's vectors in its leaves, from precisions (P, J, J)."""
     roots = inverse_root(steady_cholesky(precision)).split([leaf.dim for leaf in leaves], dim=1)  # (P, M, J) each
     for leaf, own in zip(leaves, roots, strict=True):
         leaf.trained_root = own.clone(memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""Latents as a linear function of an object's learned vector: z = A'x + o, row by row."""
+"""Learned vectors of objects and their uncertainty; latents as a linear function of a vector, z = A'x + o."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gppvae.prior.latent_prior import LatentPrior
 from gppvae.prior.linalg import eye_like
 from gppvae.prior.posterior import Features, LatentPosterior, Rotated, minus
 
-MAX_NUMBERS = 2**24  # in the covariances of the vectors of a column; beyond it they stay point estimates
+MAX_NUMBERS = 2**24  # in the covariances of the vectors of a column; above it they stay point estimates
 
 
 def learned_by_column(prior: LatentPrior | Kernel) -> dict[str, list[Learned]]:
-    """Learned leaves of a prior or kernel, grouped by the column whose ids they describe."""
+    """Learned leaves of a prior or kernel, by the column of their ids."""
     found: dict[str, list[Learned]] = {}
     for leaf in prior.leaves():
         if isinstance(leaf, Learned):
@@ -29,7 +29,7 @@ def learned_by_column(prior: LatentPrior | Kernel) -> dict[str, list[Learned]]:
 
 @dataclass(frozen=True)
 class IdColumn:
-    """A column whose ids have vectors (Learned), weights of their own (Categorical), or both."""
+    """A column whose ids have learned vectors (Learned), blocks of weights (Categorical), or both."""
 
     name: str
     learned: list[Learned]
@@ -50,7 +50,7 @@ class IdColumn:
         return self.levels[: self.leaves[0].n_trained]
 
     def closed(self, prior: LatentPrior) -> str | None:
-        """Why no ids can be added, as the sentence of an error; None where they can."""
+        """Why no ids can be added, as an error message; None where they can."""
         for leaf in prior.leaves():
             if isinstance(leaf, IdLeaf) and leaf.key == self.leaves[0].key and leaf not in self.leaves:
                 return (
@@ -99,7 +99,7 @@ def linear_in_vectors(prior: LatentPrior | Kernel, leaves: list[Learned]) -> boo
 
 
 def uncertain_columns(prior: LatentPrior) -> list[list[Learned]]:
-    """Learned leaves per column whose trained vectors can have covariances: linear, and of a size that memory holds."""
+    """Learned leaves per column whose trained vectors get covariances: linear, and at most MAX_NUMBERS numbers."""
     found = []
     for leaves in learned_by_column(prior).values():
         J = sum(leaf.dim for leaf in leaves)
@@ -115,7 +115,7 @@ def level_of(leaves: list[Learned], rows: Rows) -> Tensor:
 
 @contextlib.contextmanager
 def using_vectors(leaves: list[Learned], vectors: Sequence[Tensor]) -> Iterator[None]:
-    """Inside the context, leaves have these vectors instead of their own, (P, M) each."""
+    """Inside the context, these vectors replace those of the leaves, (P, M) each."""
     with contextlib.ExitStack() as stack:
         for leaf, x in zip(leaves, vectors, strict=True):
             stack.enter_context(leaf.using(x))
@@ -124,7 +124,7 @@ def using_vectors(leaves: list[Learned], vectors: Sequence[Tensor]) -> Iterator[
 
 @contextlib.contextmanager
 def vectors_drawn(prior: LatentPrior | Kernel, generator: torch.Generator) -> Iterator[None]:
-    """Inside the context, vectors of ids are drawn from their posteriors, those of trained and of added ids alike."""
+    """Inside the context, the vectors of all ids are draws from their posteriors, x + root eps with eps ~ N(0, I)."""
     with contextlib.ExitStack() as stack:
         for leaves in learned_by_column(prior).values():
             # Draws of trained vectors must not depend on the number of added ones.
@@ -138,7 +138,7 @@ def vectors_drawn(prior: LatentPrior | Kernel, generator: torch.Generator) -> It
                 eps = torch.randn(root.shape[0], root.shape[2], 1, generator=own, dtype=torch.float64).to(root.device)
                 for leaf, x in zip(leaves, drawn, strict=True):
                     at = slice(0, leaf.n_trained) if kind == "trained_root" else slice(leaf.n_trained, None)
-                    x[at] += (getattr(leaf, kind) @ eps).squeeze(2)
+                    x[at] += (getattr(leaf, kind) @ eps).squeeze(2)  # (P, M, J) (P, J, 1) -> (P, M)
             stack.enter_context(using_vectors(leaves, drawn))
         yield
 
@@ -147,13 +147,13 @@ def vectors_drawn(prior: LatentPrior | Kernel, generator: torch.Generator) -> It
 def latents_by_vector(
     prior: LatentPrior, weights: LatentPosterior, rows: Rows, leaves: list[Learned]
 ) -> tuple[Tensor, Tensor]:
-    """E z of rows as an affine function of the vectors of one column.
+    """E z = A'x + o of rows, affine in the vectors x of one column.
 
-    Source: docs/math.md, "Objects that were not in the training set". Exact where each term of a kernel
-    holds at most one of the leaves.
+    Exact where each term of a kernel has at most one of the leaves. Source: docs/math.md, "Objects that were not in the
+    training set".
 
     Returns:
-        A (N, J, L) and o (N, L): z = A'x + o with x the vectors of all leaves, end to end (J entries).
+        A (N, J, L) and o (N, L), for the concatenated vectors x of all leaves, (J,).
     Cost: J + 1 evaluations of the features of the rows.
     """
     P, dims = len(leaves[0].levels), [leaf.dim for leaf in leaves]
@@ -164,16 +164,16 @@ def latents_by_vector(
 
     zero = leaves[0].x.new_zeros(sum(dims))
     offset = latents(zero)
-    columns = [latents(unit) - offset for unit in eye_like(zero)]
+    columns = [latents(unit) - offset for unit in eye_like(zero)]  # rows of A, (N, L) each
     return torch.stack(columns, dim=1), offset
 
 
 @torch.no_grad()
 def map_covariance(prior: LatentPrior, weights: LatentPosterior, rows: Rows, leaves: list[Learned]) -> Tensor:
-    """Covariance of A of `latents_by_vector` under q(B), along its directions and averaged over rows, (L, J, J).
+    """Covariance under q(B) of A from `latents_by_vector`, along the directions, averaged over rows, (L, J, J).
 
     Args:
-        weights: q(B) as it is after a fit, with its covariances along directions of the latents.
+        weights: q(B) after a fit, with covariances along directions of the latents.
     """
     P, dims = len(leaves[0].levels), [leaf.dim for leaf in leaves]
     J, zero = sum(dims), leaves[0].x.new_zeros(sum(dims))
@@ -186,16 +186,16 @@ def map_covariance(prior: LatentPrior, weights: LatentPosterior, rows: Rows, lea
     found = zero.new_zeros(prior.n_latents, J, J)
     for number, (group, own, part) in enumerate(zip(prior.groups, prior.latent_slices, weights.parts, strict=True)):
         read = [] if group.kernel is None else group.kernel.leaves()
-        used = torch.cat([torch.full((leaf.dim,), leaf in read) for leaf in leaves]).nonzero().squeeze(1)
+        used = torch.cat([torch.full((leaf.dim,), leaf in read) for leaf in leaves]).nonzero().squeeze(1)  # (J_g,)
         if len(used) and isinstance(part, Rotated):
-            several = [minus(units[j][number], offsets[number]) for j in used.tolist()]
-            covariance = part.each_covariance(several).mean(0)[part.shared]  # (L of the group, len(used), len(used))
+            several = [minus(units[j][number], offsets[number]) for j in used.tolist()]  # dv/dx_j, (N, H) each
+            covariance = part.each_covariance(several).mean(0)[part.covariance_index]  # (L_g, J_g, J_g)
             found[own.start : own.stop, used[:, None], used[None, :]] = covariance
     return found
 
 
 def vector_variance(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Tensor:
-    """Var z that comes from the uncertainty of the objects' vectors, (N, L)."""
+    """Var z due to the uncertainty of the objects' vectors, diag(A'Cov(x)A), (N, L)."""
     variance = torch.zeros(len(rows), prior.n_latents, dtype=torch.float64, device=prior.device)
     for spread in _spreads(prior, weights, rows):
         variance += spread.square().sum(1)
@@ -203,7 +203,7 @@ def vector_variance(prior: LatentPrior, weights: LatentPosterior, rows: Rows) ->
 
 
 def vector_covariance(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Tensor:
-    """Covariance of z that comes from the uncertainty of the objects' vectors, (N, L, L)."""
+    """Covariance of z due to the uncertainty of the objects' vectors, A'Cov(x)A, (N, L, L)."""
     L = prior.n_latents
     covariance = torch.zeros(len(rows), L, L, dtype=torch.float64, device=prior.device)
     for spread in _spreads(prior, weights, rows):
@@ -212,17 +212,17 @@ def vector_covariance(prior: LatentPrior, weights: LatentPosterior, rows: Rows) 
 
 
 def _spreads(prior: LatentPrior, weights: LatentPosterior, rows: Rows) -> Iterator[Tensor]:
-    """Per column with uncertain vectors, root'A of each row, (N, J, L)."""
+    """root'A of each row, (N, J, L), for each column with uncertain vectors."""
     for leaves in learned_by_column(prior).values():
         if not len(leaves[0].added_root) and not len(leaves[0].trained_root):
             continue
         root = vector_roots(leaves)
         A, _ = latents_by_vector(prior, weights, rows, leaves)
-        yield root[level_of(leaves, rows)].transpose(1, 2) @ A
+        yield root[level_of(leaves, rows)].transpose(1, 2) @ A  # (N, J, J) (N, J, L)
 
 
 def vector_roots(leaves: list[Learned]) -> Tensor:
-    """Roots of the covariances of all vectors of a column, (P, J, J); zero for point estimates."""
+    """Roots of the covariances of a column's vectors, Cov(x_p) = root root', (P, J, J); zero for point estimates."""
     J = sum(leaf.dim for leaf in leaves)
     root = leaves[0].x.new_zeros(len(leaves[0].levels), J, J)
     if len(leaves[0].trained_root):

@@ -1,4 +1,4 @@
-"""Prediction: rows -> features -> q(f) -> decoder -> samples, in batches."""
+"""Prediction: rows -> features -> q(f) -> decoder -> samples, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ PREDICT_ROWS = 256
 
 
 def latents_at(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Latents:
-    """Posterior of the latents at rows, including the uncertainty of the objects' vectors."""
+    """Posterior of the latents at rows, with the uncertainty of the objects' vectors in its variance."""
     latents = model.prior.at(rows, weights)
     return dataclasses.replace(latents, var=latents.var + vector_variance(model.prior, weights, rows))
 
 
 @torch.no_grad()
-def left_unknown(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> np.ndarray:
-    """Standard deviation of the latents of each row, relative to that before any data, (N,)."""
+def relative_std(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> np.ndarray:
+    """Posterior over prior standard deviation of the latents of each row, averaged over latents, (N,)."""
     features = model.prior.features_at(rows, training=False)
     now, before = features.at(weights), features.at(model.prior.before_data())
-    var = now.var + now.noise + vector_variance(model.prior, weights, rows)
+    var = now.var + now.noise + vector_variance(model.prior, weights, rows)  # (N, L)
     share: np.ndarray = (var.mean(1) / (before.var + before.noise).mean(1)).sqrt().cpu().numpy()
     return share
 
@@ -46,10 +46,10 @@ def row_chunks(rows: Rows) -> Iterator[Rows]:
 
 
 def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows, sizes: Tensor | None = None) -> Tensor:
-    """The decoder at the posterior mean of z, (N, *shape).
+    """E[y | z] at the posterior mean of z, (N, *shape).
 
     Args:
-        sizes: of the samples, (N,); by default those that the rows give, else the typical size.
+        sizes: of the samples, (N,); by default those in the rows, else the typical size.
     """
     autoencoder, z = model.autoencoder, model.prior.functions_at(rows, weights.means)
     return autoencoder.likelihood.mean(autoencoder.decode(z, sizes_in(rows) if sizes is None else sizes))
@@ -58,16 +58,16 @@ def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows, sizes: 
 def decode_draws(
     model: GPPriorVAE, draws: list[list[Tensor]], rows: Rows, generator: torch.Generator, seed: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """For each draw of B, the mean and variance of p(y | z) at rows, z with its own noise.
+    """For each draw of B, the mean and variance of p(y | z) at rows, with z = B'v + eta.
 
-    The same draws at all rows make each a coherent function over the whole table.
+    The same draws of B at all rows make each draw one function over the whole table.
 
     Args:
-        draws: of B, one tensor per group of latents each.  generator: of the noise at the rows.
-        seed: of the vectors of ids and the weights of new ones; the same for every chunk of a table.
+        draws: of B, one tensor per group of latents each.  generator: of eta.
+        seed: of the vectors of ids and the weights of new ids; the same for every chunk of a table.
     """
     prior, autoencoder = model.prior, model.autoencoder
-    noise_std = prior.noise_at(rows).sqrt()
+    noise_std = prior.noise_at(rows).sqrt()  # (N, L)
     of_vectors = torch.Generator().manual_seed(seed)
     for B in draws:
         with vectors_drawn(prior, of_vectors):
@@ -81,8 +81,8 @@ def decode_draws(
 def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) -> float:
     """Mean over samples of E_q log p(y | z) - KL(q(z | y) || p(z | row, training data)), in nats.
 
-    Each row has the best of three q: the encoder's, p(z | row) itself, and a normal around latents that were refined
-    through the decoder. Separate draws choose q and evaluate the bound, so that the choice does not bias it.
+    Each row has the best of three q: the encoder's, p(z | row) itself, and a Laplace approximation. One set of draws
+    chooses q and another evaluates the bound, so that the choice does not bias it.
     """
     total = 0.0
     for batch in epoch:
@@ -92,7 +92,7 @@ def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) 
         chosen, value = fit.bound(q, of_choice, narrow=True)[0], fit.bound(q, of_value, narrow=True)[0]
         for q, narrow in ((fit.before, False), (fit.encoded, True)):
             tried, error = fit.bound(q, of_choice, narrow)
-            better = (tried - 3.0 * error > chosen) | chosen.isnan()  # beyond the Monte Carlo error
+            better = (tried - 3.0 * error > chosen) | chosen.isnan()  # by more than the Monte Carlo error, (B,)
             chosen = torch.where(better, tried, chosen)
             if better.any():
                 value = torch.where(better, fit.bound(q, of_value, narrow)[0], value)
@@ -102,6 +102,6 @@ def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) 
 
 @torch.no_grad()
 def refined_reconstruction(model: GPPriorVAE, batch: Batch, before: Normal) -> Tensor:
-    """E[y | z] at the latents that explain each sample best, from the encoder's and from p(z), (B, *shape)."""
+    """E[y | z] at the latents of highest likelihood that `RowFit` finds for each sample, (B, *shape)."""
     autoencoder = model.autoencoder.with_sizes_of(batch)
     return autoencoder.likelihood.mean(autoencoder.decode(RowFit(model, batch, before).best()))

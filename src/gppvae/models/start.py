@@ -1,13 +1,13 @@
-"""Where a fit starts: kernel hyper-parameters, latents and noise of an exact GP on principal components.
+"""The start of a fit: kernel hyper-parameters, latents and noise from an exact GP on principal components.
 
-The principal component scores of the samples are latents that cost nothing. An exact Gaussian process on the leading
-ones gives length scales and amplitudes of the kernel before any network is trained:
+The principal component scores of the samples serve as latents. An exact Gaussian process on the leading ones gives
+length scales and amplitudes of the kernel before any network is trained:
 
     score_c ~ N(0, a_c (K(theta) + delta_c I)),   c = 1 ... C,   a_c in closed form
 
-The likelihood has several optima. In a product of ids and a number, the leading scores often are most likely where the
-number says nothing, since they are what ids differ by. Such an optimum is taken only if it predicts rows from all
-others as well as those where the number says something.
+The likelihood has several optima. In a product of ids and a number, the leading scores are often most likely where the
+kernel hardly depends on the number, since ids differ most in these scores. Such an optimum is chosen only if its
+leave-one-out error is as low as that of the others.
 
 Source: docs/math.md, "Start from principal components".
 """
@@ -34,19 +34,19 @@ MAX_COMPONENTS = 64
 FACTORS = (1.0, 0.5, 0.2)  # on the length scales from which the search starts
 STEPS = 40  # of L-BFGS from the best start; half as many from each start
 DELTAS = (1e-4, 1e3)  # noise over signal of a component
-CONSTANT = 0.9  # correlation of all rows from which on a stationary kernel says next to nothing of them
-WORSE = 1.02  # error at rows left out, over the least, that such a kernel may have
+CONSTANT = 0.9  # a stationary kernel that gives all pairs of rows a higher correlation is taken for constant
+WORSE = 1.02  # largest ratio of its leave-one-out error to the least one
 SHARES = np.exp(np.linspace(math.log(DELTAS[0]), math.log(DELTAS[1]), 57))
 
 
 @dataclass(frozen=True)
 class Components:
-    """Principal components of standardised samples, and what a kernel explains of them.
+    """Principal components of standardised samples, and the shares of their variance that a kernel explains.
 
     Attributes:
         loadings: (C, values), orthonormal.  std: of the scores, (C,).
         signal: share of each score's variance that the kernel explains, (C,).
-        value_signal: share of each value's variance that it explains, (values,), where values are missing.
+        value_signal: the same for each value, (values,), if values are missing.
     """
 
     loadings: Tensor
@@ -55,7 +55,7 @@ class Components:
     value_signal: Tensor | None = None
 
     def count(self, least_signal: float) -> int:
-        """Number of components of which the kernel explains at least this share; at least one."""
+        """Number of components with at least this signal; at least one."""
         return max(1, int((self.signal >= least_signal).sum()))
 
 
@@ -63,29 +63,29 @@ def principal_components(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor
     """Scores (n, C) of unit variance, loadings (C, values) and standard deviations (C,) of standardised samples.
 
     Args:
-        y: (n, channels or values, ...).  mask: of observed values, or None; missing values count as the mean.
+        y: (n, channels or values, ...).  mask: of observed values, or None; missing values are set to the mean.
     """
     flat = y.double().flatten(2) if y.ndim > 2 else y.double().unsqueeze(2)  # (n, C, values of a channel)
     seen = torch.ones_like(flat) if mask is None else mask.reshape(flat.shape).double()
-    count = seen.sum((0, 2)).clamp_min(1.0)[:, None]
+    count = seen.sum((0, 2)).clamp_min(1.0)[:, None]  # observed values per channel, (C, 1)
     centred = (flat - ((flat * seen).sum((0, 2))[:, None] / count)) * seen
-    std = (centred.square().sum((0, 2))[:, None] / count).sqrt()
-    flat = (centred / torch.where(std > 0.0, std, torch.ones_like(std))).flatten(1)
+    std = (centred.square().sum((0, 2))[:, None] / count).sqrt()  # (C, 1)
+    flat = (centred / torch.where(std > 0.0, std, torch.ones_like(std))).flatten(1)  # (n, values)
     flat = flat - flat.mean(0)
     values, vectors = torch.linalg.eigh(flat @ flat.T)  # (n, n): rows are few, values may be many
     values, vectors = values.flip(0)[:MAX_COMPONENTS], vectors.flip(1)[:, :MAX_COMPONENTS]
     kept = values > 1e-9 * values[0].clamp_min(1e-12)
     kept[0] = True
-    scores = vectors[:, kept] * math.sqrt(len(flat))
+    scores = vectors[:, kept] * math.sqrt(len(flat))  # unit variance, (n, C)
     stds = (values[kept].clamp_min(1e-12) / len(flat)).sqrt()
     return scores, scores.T @ flat / (len(flat) * stds[:, None]), stds
 
 
 def some_values(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """Standardised values of samples, and which were observed, (n, V) each; None for images, or with none missing.
+    """Standardised values of samples, and which were observed, (n, V) each; None for images or if none is missing.
 
     Args:
-        y: (n, values); at most MAX_COMPONENTS of the values are taken, evenly spaced.  mask: of observed values.
+        y: (n, values); at most MAX_COMPONENTS of the values are used, evenly spaced.  mask: of observed values.
     """
     if mask is None or y.ndim != 2 or bool(mask.all()):
         return None
@@ -98,7 +98,7 @@ def some_values(y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
 
 
 def spread_over(of_some: Tensor, n_values: int) -> Tensor:
-    """Numbers of the values that `some_values` takes, for all values: the others get the mean."""
+    """From (V,) at the values of `some_values` to all values, (values,): the others get the mean."""
     whole = of_some.mean().repeat(n_values)
     whole[_some_places(n_values)] = of_some
     return whole
@@ -109,7 +109,7 @@ def _some_places(n_values: int) -> Tensor:
 
 
 def rows_for_start(rows: Rows, kernels: list[Kernel], generator: torch.Generator) -> Tensor:
-    """Some rows, at most MAX_ROWS: whole ids of the id column with most levels, since their views belong together."""
+    """At most MAX_ROWS rows: all rows of some ids, in the id column with the most levels, so that ids stay complete."""
     n = len(rows)
     if n <= MAX_ROWS:
         return torch.arange(n)
@@ -118,22 +118,23 @@ def rows_for_start(rows: Rows, kernels: list[Kernel], generator: torch.Generator
     if ids:
         leaf = max(ids, key=lambda leaf: len(leaf.levels))
         rank = torch.randperm(len(leaf.levels), generator=generator)
-        order = torch.argsort(rank[rows.columns[leaf.key].index.cpu()], stable=True)
+        order = torch.argsort(rank[rows.columns[leaf.key].index.cpu()], stable=True)  # id by id, in random order
     return order[:MAX_ROWS].sort().values
 
 
 def fit_components(
     kernel: Kernel, rows: Rows, scores: Tensor, std: Tensor, values: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Set the kernel's hyper-parameters by exact maximum likelihood on the leading scores.
+    """Set the kernel's hyper-parameters by exact maximum likelihood on the leading scores, with L-BFGS.
 
-    Learned vectors stay as they are: here all pairs of ids have one correlation, which is fitted too.
+    Learned vectors are not changed: here all pairs of ids have one correlation, which is fitted too.
 
     Args:
-        scores: (n, C).  std: of the components, (C,).  values: of `some_values`.
+        scores: (n, C).  std: of the components, (C,).  values: from `some_values`.
 
     Returns:
         Share of each score's variance that the kernel explains, (C,), and of each value's variance, (V,).
+    Cost: O(C n^3) per evaluation, n <= 512 and C <= 4.
     """
     with _ids_alike(kernel) as alike:
         tuned = [p for p in _hyperparameters(kernel) if p.requires_grad]
@@ -146,11 +147,11 @@ def fit_components(
 
         @torch.no_grad()
         def optimum(value: float) -> _Optimum:
-            """What there is to know of the parameters as they are."""
+            """The optimum at the current parameters, with its leave-one-out error."""
             error = left_out_error(kernel.gram(rows, rows), scores, std)
             stationary = (leaf for leaf in kernel.leaves() if isinstance(leaf, StationaryLeaf))
-            silent = any(bool((leaf.gram(rows, rows) > CONSTANT).all()) for leaf in stationary)
-            return _Optimum(value, error, silent, [p.detach().clone() for p in free])
+            constant = any(bool((leaf.gram(rows, rows) > CONSTANT).all()) for leaf in stationary)
+            return _Optimum(value, error, constant, [p.detach().clone() for p in free])
 
         _minimise(loss, optimum, free, kernel)
         with torch.no_grad():
@@ -159,13 +160,13 @@ def fit_components(
 
 
 def start_linear(linear_in: nn.Linear, linear_out: nn.Linear, found: Components, alpha: float) -> None:
-    """Encoder and decoder as the linear maps of the components, latents of unit prior variance.
+    """Set encoder and decoder to the linear maps of the components, for latents of unit prior variance.
 
-    The encoder's first inputs are the values; what it says of further ones, such as the mask, is 0.
+    The encoder's first inputs are the values; the weights of further inputs, such as the mask, are 0.
     """
     n = linear_out.in_features
-    signal_std = (found.std * found.signal.clamp_min(0.05).sqrt())[:n, None]  # of the part that the GP explains
-    loadings = found.loadings[:n]
+    signal_std = (found.std * found.signal.clamp_min(0.05).sqrt())[:n, None]  # of the GP's part of a score, (C, 1)
+    loadings = found.loadings[:n]  # (C, values)
     with torch.no_grad():
         linear_out.weight.zero_()
         linear_out.bias.zero_()
@@ -173,13 +174,13 @@ def start_linear(linear_in: nn.Linear, linear_out: nn.Linear, found: Components,
         linear_in.bias.zero_()
         linear_out.weight[:, : len(loadings)] = (loadings * signal_std).T.to(linear_out.weight)
         linear_in.weight[: len(loadings), : loadings.shape[1]] = (loadings / signal_std).to(linear_in.weight)
-        linear_in.bias[n:] = math.log(alpha)
+        linear_in.bias[n:] = math.log(alpha)  # log-variances start at the latent noise
 
 
 def unexplained_variance(found: Components, n_latents: int) -> Tensor:
-    """Share of each value's variance that the first components, as the kernel explains them, leave, (values,).
+    """Share of each value's variance that the kernel does not explain through the first components, (values,).
 
-    Where values are missing, scores are noisy in proportion; the values themselves then say what the kernel leaves.
+    If values are missing, scores are noisy, so the share is estimated from the values themselves.
     """
     if found.value_signal is not None:
         return 1.0 - found.value_signal
@@ -198,7 +199,7 @@ def _hyperparameters(kernel: Kernel) -> Iterator[nn.Parameter]:
 
 @contextmanager
 def _ids_alike(kernel: Kernel) -> Iterator[list[nn.Parameter]]:
-    """Inside the context, learned ids have the covariance s + (1 - s) [p = p']; yields the parameters of s."""
+    """Inside the context, Learned leaves have k(p, p') = rho + (1 - rho) [p = p']; yields the logits of rho."""
     free: list[nn.Parameter] = []
     with ExitStack() as stack:
         for leaf in kernel.leaves():
@@ -211,43 +212,43 @@ def _ids_alike(kernel: Kernel) -> Iterator[list[nn.Parameter]]:
 
 def _alike(logit: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     def covariance(a: Tensor, b: Tensor) -> Tensor:
-        shared = logit.sigmoid()
-        return shared + (1.0 - shared) * (a[:, None] == b[None, :])
+        rho = logit.sigmoid()
+        return rho + (1.0 - rho) * (a[:, None] == b[None, :])  # (A, B)
 
     return covariance
 
 
 def _negative_log_likelihood(gram: Tensor, deltas: Tensor, scores: Tensor) -> Tensor:
-    """sum_c n/2 log(z_c' S_c^-1 z_c / n) + 1/2 log|S_c| with S_c = K + delta_c I, amplitudes in closed form."""
+    """sum_c n/2 log(s_c'S_c^-1 s_c / n) + 1/2 log|S_c| per row, S_c = K + delta_c I, a_c = s_c'S_c^-1 s_c / n."""
     n = len(gram)
-    scale = gram.diagonal().mean()  # amplitudes take any scale
+    scale = gram.diagonal().mean()  # K has mean diagonal 1: a_c has the scale
     S = gram / scale + (deltas.clamp(*DELTAS)[:, None, None] + 1e-6) * eye_like(gram)  # (C, n, n)
     L = torch.linalg.cholesky(S)
-    half = torch.linalg.solve_triangular(L, scores.T[:, :, None], upper=False)
-    quad = half.square().sum((1, 2))
+    half = torch.linalg.solve_triangular(L, scores.T[:, :, None], upper=False)  # L^-1 s_c, (C, n, 1)
+    quad = half.square().sum((1, 2))  # s_c'S_c^-1 s_c, (C,)
     fit = 0.5 * n * (quad / n).log().sum() + L.diagonal(dim1=1, dim2=2).log().sum()
-    return (fit + 0.5 * scale.log().square()) / n  # the last term only keeps the amplitudes of a sum from drifting
+    return (fit + 0.5 * scale.log().square()) / n  # the last term fixes the scale of K, which has no effect on the fit
 
 
 @dataclass(frozen=True)
 class _Optimum:
-    """Where a search ended.
+    """A local optimum of the likelihood.
 
     Attributes:
-        value: negative log likelihood.  error: share of variance that is missed at rows left out.
-        silent: whether a column of numbers says nothing.  at: the parameters.
+        value: negative log likelihood.  error: leave-one-out error over the variance.
+        constant: whether a stationary kernel is constant at these rows.  at: the parameters.
     """
 
     value: float
     error: float
-    silent: bool
+    constant: bool
     at: list[Tensor]
 
 
 def _minimise(
     loss: Callable[[], Tensor], optimum: Callable[[float], _Optimum], free: list[nn.Parameter], kernel: Kernel
 ) -> None:
-    """A few steps from several length scales, first with these held, then more from the best; failures are skipped."""
+    """A few steps from several length scales, first with these fixed, then more from the best; failures are skipped."""
     lengths = {id(leaf.base.raw_lengthscale) for leaf in kernel.leaves() if isinstance(leaf, StationaryLeaf)}
     others = [p for p in free if id(p) not in lengths]
     origin = [p.detach().clone() for p in free]
@@ -272,9 +273,9 @@ def _minimise(
 
 
 def _best(found: list[_Optimum]) -> _Optimum:
-    """The most likely; one where a column says nothing only if it predicts left-out rows as well as the others."""
-    least = min((one.error for one in found if not one.silent), default=math.inf)
-    kept = [one for one in found if not one.silent or one.error <= WORSE * least]
+    """The most likely optimum; one with a constant kernel only if its leave-one-out error is as low as the others'."""
+    least = min((one.error for one in found if not one.constant), default=math.inf)
+    kept = [one for one in found if not one.constant or one.error <= WORSE * least]
     return min(kept or found, key=lambda one: one.value)
 
 
@@ -315,7 +316,7 @@ def _scale_lengths(kernel: Kernel, factor: float) -> None:
 
 
 def _signal_where(gram: Tensor, values: Tensor, seen: Tensor) -> Tensor:
-    """`_signal` of each value at the rows where it was observed; 0 for one that was observed in fewer than two."""
+    """`_signal` of each value at the rows where it was observed, (V,); 0 if these are fewer than two."""
     signal = torch.zeros(values.shape[1], dtype=gram.dtype)
     for place, known in enumerate(seen.T):
         if known.sum() > 1:
@@ -324,37 +325,37 @@ def _signal_where(gram: Tensor, values: Tensor, seen: Tensor) -> Tensor:
 
 
 def _signal(gram: Tensor, scores: Tensor) -> Tensor:
-    """1 / (1 + delta_c) at the most likely delta_c of each score."""
+    """1 / (1 + delta_c) at the most likely delta_c of each score, (C,)."""
     return 1.0 / (1.0 + _deltas(*_spectrum(gram), scores))
 
 
 def left_out_error(gram: Tensor, scores: Tensor, std: Tensor) -> float:
-    """Share of the samples' variance that is missed where every row is predicted from all others.
+    """Leave-one-out error: the share of the samples' variance that is left if every row is predicted from all others.
 
-    With S_c = K + delta_c I at the most likely delta_c, the error at row n is [S_c^-1 z_c]_n / [S_c^-1]_nn.
+    With S_c = K + delta_c I at the most likely delta_c, the error at row n is [S_c^-1 s_c]_n / [S_c^-1]_nn.
 
     Args:
         gram: of the rows, (n, n).  scores: (n, C).  std: of the components, (C,).
     """
     values, vectors = _spectrum(gram)
-    inverse = 1.0 / (values[:, None] + _deltas(values, vectors, scores))  # (n, C)
-    missed = (vectors @ (inverse * (vectors.T @ scores.to(gram)))) / (vectors.square() @ inverse)
+    inverse = 1.0 / (values[:, None] + _deltas(values, vectors, scores))  # eigenvalues of S_c^-1, (n, C)
+    missed = (vectors @ (inverse * (vectors.T @ scores.to(gram)))) / (vectors.square() @ inverse)  # (n, C)
     weight = std.to(gram).square()
     return float((missed.square().mean(0) * weight).sum() / weight.sum())
 
 
 def _spectrum(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, at least 0, and eigenvectors of a Gram matrix scaled to a mean diagonal of 1."""
+    """Eigenvalues (n,), at least 0, and eigenvectors (n, n) of a Gram matrix scaled to a mean diagonal of 1."""
     values, vectors = torch.linalg.eigh(gram / gram.diagonal().mean())
     return values.clamp_min(0.0), vectors
 
 
 def _deltas(values: Tensor, vectors: Tensor, scores: Tensor) -> Tensor:
-    """The most likely noise over signal of each score, (C,)."""
+    """The most likely delta_c, noise over signal, of each score on a grid, (C,)."""
     rotated = (vectors.T @ scores.to(vectors)).square()  # (n, C)
     deltas = torch.from_numpy(SHARES).to(vectors)
-    spectrum = values[:, None] + deltas  # (n, D)
-    quad = rotated.T @ (1.0 / spectrum)  # (C, D)
+    spectrum = values[:, None] + deltas  # eigenvalues of K + delta I, (n, D)
+    quad = rotated.T @ (1.0 / spectrum)  # s_c'(K + delta I)^-1 s_c, (C, D)
     n = len(values)
-    nll = 0.5 * n * (quad / n).log() + 0.5 * spectrum.log().sum(0)
+    nll = 0.5 * n * (quad / n).log() + 0.5 * spectrum.log().sum(0)  # (C, D)
     return deltas[nll.argmin(1)]

@@ -1,4 +1,4 @@
-"""The latents as a sum over kernel terms, and what each term changes in the decoded samples."""
+"""The latents as a sum over kernel terms, f = sum_t f_t, and the part of each term in the decoded samples."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gppvae.prior.posterior import Features, LatentPosterior
 
 CHUNK = 1024  # rows whose features are formed at a time
 MAX_NUMBERS = 2**24  # in those features
-PATH_STEPS = 4  # of the way from the mean latents to those of a row
+PATH_STEPS = 4  # steps of the path integral from the mean latents to those of a row
 
 
 @dataclass(frozen=True)
 class TermPart:
-    """Where the features and latents of a term are in one group of latents.
+    """The features of a term in one group of latents.
 
     Attributes:
-        group: number of the group in the prior.  features: columns of the group's features.  latents: of the group.
+        group: number of the group in the prior.  features: columns of its V.  latents: of the group.
     """
 
     group: int
@@ -35,7 +35,7 @@ class TermPart:
 
 @dataclass(frozen=True)
 class KernelTerm:
-    """One product of leaves, and where its features and latents are.
+    """One product of leaves, with its features and latents.
 
     Attributes:
         name: short and different for every term.  group: number of its group of latents, as written.
@@ -50,7 +50,7 @@ class KernelTerm:
 
     @property
     def latents(self) -> slice:
-        """Those of its group; the shares of members lie side by side."""
+        """The latents of its group; those of the members of an ensemble are adjacent."""
         return slice(self.parts[0].latents.start, self.parts[-1].latents.stop)
 
     @property
@@ -59,7 +59,7 @@ class KernelTerm:
         return list(dict.fromkeys(name for leaf in self.leaves for name in leaf.columns_read))
 
     def column_sets(self) -> list[tuple[str, ...]]:
-        """Its columns, those together that one leaf reads together (the two of a place, for example)."""
+        """Its columns, in sets: those that one leaf reads are in one set (two coordinates, for example)."""
         sets: list[tuple[str, ...]] = []
         for leaf in self.leaves:
             own = leaf.columns_read
@@ -83,7 +83,7 @@ def kernel_terms(prior: LatentPrior) -> list[KernelTerm]:
             name = brief if short.count(brief) == 1 else " * ".join(leaf.text() for leaf in term.leaves)
             parts = tuple(TermPart(group, features, slices[group]) for group in range(first, first + prior.copies))
             terms.append(KernelTerm(start + name, number, term.leaves, parts))
-    return _told_apart(terms)
+    return _unique_names(terms)
 
 
 def contributions(
@@ -91,10 +91,10 @@ def contributions(
 ) -> tuple[Tensor, Tensor]:
     """Posterior mean and variance of each term's part of f at rows, (T, N, L) each.
 
-        f_n = sum_t f_tn,   f_tn = B_t'v_t(row_n)
+        f_n = sum_t f_tn,   f_tn = B_t'v_t(row_n),   E f_tn = m_t'v_t,   Var f_tn = v_t'Sigma_tt v_t
 
-    A term is zero at the latents of other groups. The means add up to those of f; the variances do not, since terms
-    share rows and are correlated after them. Cost: O(T N H (H + L)).
+    A term is zero at the latents of other groups. The means add up to those of f; the variances do not, since terms are
+    correlated in the posterior. Cost: O(T N H (H + L)).
     """
     size = (len(terms), len(rows), prior.n_latents)
     mean = torch.zeros(size, dtype=torch.float64, device=prior.device)
@@ -121,9 +121,9 @@ def _of_term(V: Features, part: TermPart) -> Features:
 def averaged_contribution(
     prior: LatentPrior, weights: LatentPosterior, rows: Rows, term: KernelTerm, per_value: int
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of a term's part of f, averaged over `per_value` rows at a time, (M, L_group) each.
+    """Mean and variance of a term's part of f, averaged over runs of `per_value` rows, (M, L_g) each.
 
-    The part is linear in the features, so those are averaged, and the moments are exact.
+    f_t is linear in v_t, so features are averaged, and the moments are exact.
     """
     moments = [_averaged(prior, weights, rows, part, per_value) for part in term.parts]
     mean, var = (torch.cat(own, dim=1) for own in zip(*moments, strict=True))
@@ -133,16 +133,16 @@ def averaged_contribution(
 def _averaged(
     prior: LatentPrior, weights: LatentPosterior, rows: Rows, part: TermPart, per_value: int
 ) -> tuple[Tensor, Tensor]:
-    """The same for one group of latents of the prior."""
+    """`averaged_contribution` of one group of latents."""
     group, q = prior.groups[part.group], weights.parts[part.group]
     blocks = []
     step = max(1, min(CHUNK, MAX_NUMBERS // max(group.rank, 1)) // per_value) * per_value
     for start in range(0, len(rows), step):
         V = group.features(rows[start : start + step])
         own = (V.dense(group.rank) if isinstance(V, BlockFeatures) else V)[:, part.features]
-        blocks.append(own.reshape(-1, per_value, own.shape[1]).mean(1))  # (M R, H_t) -> (M, H_t)
+        blocks.append(own.reshape(-1, per_value, own.shape[1]).mean(1))  # (M per_value, H_t) -> (M, H_t)
     averaged = torch.cat(blocks)
-    whole = averaged.new_zeros(len(averaged), group.rank)
+    whole = averaged.new_zeros(len(averaged), group.rank)  # v_t among zeros, (M, H)
     whole[:, part.features] = averaged
     mean = q.mean_at(whole)
     return mean, q.var_at(whole).expand_as(mean)
@@ -151,19 +151,20 @@ def _averaged(
 def signal_parts(
     decode: Callable[[Tensor], Tensor], parts: Tensor, centre: Tensor, steps: int = PATH_STEPS
 ) -> tuple[Tensor, Tensor]:
-    """What each term adds to the decoded samples: parts that sum to decode(z) - decode(centre) exactly.
+    """The part a_t of each term in the decoded samples: sum_t a_t = decode(z) - decode(centre) exactly.
 
-    On the straight way from the centre to z = centre + sum_t parts_t, in `steps` steps, the terms move one after the
-    other, in the order of the kernel and in the reverse one; a term's part is the change while it moves, averaged over
-    the two orders. It tends to the path integral of the decoder's Jacobian times parts_t, needs no derivative of the
-    decoder, and for a linear decoder W it is W parts_t. Source: docs/math.md, "What each term explains".
+        a_t = int_0^1 J(centre + s sum_u parts_u) parts_t ds,   J the Jacobian of `decode`
+
+    The integral is taken in `steps` steps of finite differences. In each the terms move one after the other, in the
+    order of the kernel and in reverse, and a_t is the average change while term t moves. For a linear decoder W it is
+    W parts_t. Source: docs/math.md, "What each term explains".
 
     Args:
         decode: latents (N, L) -> samples.  parts: (T, N, L).  centre: (L,).
 
     Returns:
         (T, N, *shape), and decode(centre), (1, *shape).
-    Cost: 2 T steps decoded samples per row; one for a single term.
+    Cost: 2 T `steps` decoded samples per row; one for a single term.
     """
     n_terms = len(parts)
     start = decode(centre.unsqueeze(0))
@@ -178,7 +179,7 @@ def signal_parts(
             for term in order:
                 z = z + parts[term] / steps
                 after = decode(z)
-                found[term] += (after - before) / len(orders)
+                found[term] += (after - before) / len(orders)  # (N, *shape)
                 before = after
     return found, start
 
@@ -187,8 +188,8 @@ def _short(leaves: tuple[Leaf, ...]) -> str:
     return " * ".join(f"{type(leaf).__name__}({', '.join(leaf.columns_read)})" for leaf in leaves)
 
 
-def _told_apart(terms: list[KernelTerm]) -> list[KernelTerm]:
-    """The same terms; names that stand several times are numbered."""
+def _unique_names(terms: list[KernelTerm]) -> list[KernelTerm]:
+    """The same terms; names that occur several times are numbered."""
     counts, seen = Counter(term.name for term in terms), Counter[str]()
     found = []
     for term in terms:

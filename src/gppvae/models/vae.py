@@ -20,15 +20,14 @@ class Autoencoder(nn.Module):
     Args:
         encoder: module, y -> (mean, logvar), each (B, L). One with the attribute `wants_mask = True` is called with
             (y, mask); the mask is True where a value was observed, and has the shape of y.
-        decoder: module, z -> output of the samples' shape, or (B, k, *shape) for a likelihood that asks for k numbers
-            per value.
-        likelihood: what the output means.
+        decoder: module, z -> (B, *shape), or (B, k, *shape) for a likelihood with k numbers per value.
+        likelihood: p(y | decoder output).
     """
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood) -> None:
         super().__init__()
         self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
-        self.size: Tensor | None = None  # of the samples that are decoded, where `with_sizes_of` set it
+        self.size: Tensor | None = None  # of the samples to decode, (B,), set by `with_sizes_of`
 
     def encode(self, y: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and variance of q(z | y), (B, L) each."""
@@ -36,7 +35,7 @@ class Autoencoder(nn.Module):
         return mean, logvar.exp()
 
     def encode_log(self, y: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance of q(z | y), (B, L) each; the latter is kept where exp() is safe."""
+        """Mean and log-variance of q(z | y), (B, L) each; the latter is clamped to where exp() is safe."""
         seen = self.likelihood.encoder_input(y) if mask is None else self.likelihood.masked_input(y, mask)
         inputs = [seen if mask is None else torch.where(mask, seen, torch.zeros_like(seen))]
         if getattr(self.encoder, "wants_mask", False):
@@ -45,13 +44,13 @@ class Autoencoder(nn.Module):
         return mean, logvar.clamp(*LOGVAR_RANGE)
 
     def decode(self, z: Tensor, size: Tensor | None = None) -> Tensor:
-        """The decoder's output at latents of any type and device, for these sizes, (B,), or a typical one.
+        """The decoder's output at latents of any type and device, for samples of these sizes, (B,), or of typical size.
 
-        The rows may come several times over, (n B, L); so do their sizes then.
+        Latents may be several per sample, (n B, L), one copy of the batch after the other; sizes are repeated.
         """
         size = self.size if size is None else size
         if size is not None and len(size) != len(z):
-            size = size.repeat(len(z) // len(size))
+            size = size.repeat(len(z) // len(size))  # (B,) -> (n B,)
         return self.likelihood.sized(self.decoder(self.for_decoder(z)), size)
 
     def for_decoder(self, z: Tensor) -> Tensor:
@@ -74,18 +73,18 @@ class Autoencoder(nn.Module):
         return self.likelihood.nll(batch.y, self.decode(z, self.sizes(batch)), batch.mask)
 
     def training_nll(self, batch: Batch, z: Tensor) -> Tensor:
-        """-log p(y | z) of each sample as networks are trained on it, (B,).
+        """-log p(y | z) of each sample in training, (B,); in an ensemble the sum over members.
 
-        Members of an ensemble are trained as models of their own: each explains the sample by itself.
+        Each member decodes its own latents, as if it were a model by itself: sum_k -log p(y | g_k(z_k)).
         """
         each = getattr(self.decoder, "each", None)
         if each is None:
             return self.nll(batch, z)
         sizes, own = self.sizes(batch), each(self.for_decoder(z))
         parts = [self.likelihood.nll(batch.y, self.likelihood.sized(out, sizes), batch.mask) for out in own]
-        return torch.stack(parts).sum(0)
+        return torch.stack(parts).sum(0)  # (members, B) -> (B,)
 
     def reconstruct(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        """E[y | z] at the encoder's mean."""
+        """E[y | z] at the encoder's mean, (B, *shape)."""
         size = self.likelihood.sizes(y, mask, None)
         return self.likelihood.mean(self.decode(self.encode(y, mask)[0], size))

@@ -1,4 +1,4 @@
-"""Networks by name, and a check that networks of the user's own fit the data."""
+"""Networks by name, and the check that given networks fit the data."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gppvae.nets.conv import ConvDecoder, ConvEncoder, scale_for_depth
-from gppvae.nets.masked import MaskedEncoder, with_mask
+from gppvae.nets.masked import MaskedEncoder
 from gppvae.nets.members import MemberDecoder, MemberEncoder, latents_of_members
-from gppvae.nets.mlp import LinearPlusDecoder, LinearPlusEncoder, MLPDecoder, MLPEncoder
+from gppvae.nets.mlp import LinearPlusDecoder, LinearPlusEncoder, MLPDecoder, MLPEncoder, silence
 from gppvae.nets.shuffle import Residual, ShuffleDecoder
 
 NETWORKS = ("auto", "image", "vector", "conv", "wide", "faces", "mlp")
 WIDTHS = {"image": 32, "vector": 128, "conv": 8, "wide": 32, "faces": 32, "mlp": 128}
-LEAST_SIDE = 8  # pixels on a side that three halvings need
-LARGEST_GRID = 16  # pixels on a side from which the image network up-samples
+LEAST_SIDE = 8  # smallest side of an image, in pixels, for three stages of stride 2
+LARGEST_GRID = 16  # largest side of the grid from which the image network up-samples, in pixels
 GRID_WIDTH = 64  # channels of the smallest grid of the image network, where no width is given
 BLOCKS = (1, 1)  # residual blocks of the image network on its smallest grids
 
@@ -50,11 +50,11 @@ def build_networks(
             one, "faces" the paper's face network, "mlp" fully connected.
         shape: of one sample, (channels, height, width) or (values,).
         latent_dim: L.
-        width: channels (or hidden units) of every layer; by default 8 for conv, 32 for other images (64 where image
-            starts to up-sample), 128 for vectors.
+        width: channels (or hidden units) of every layer; by default 8 for conv, 32 for other images (64 on the smallest
+            grid of image), 128 for vectors.
         numbers_per_value: k, numbers per value of a sample: the decoder returns (B, k, *shape), or (B, *shape) for one.
-        generator: of the weights; torch's own when None.
-        masked: whether the encoder also sees which values were observed.
+        generator: of the weights; torch's global one when None.
+        masked: whether the mask of observed values is an input of the encoder.
         members: of an ensemble, networks side by side that share the latents (see nets/members.py).
         sizes: of the groups of latents; one group when None.
     """
@@ -77,11 +77,11 @@ def _pair(
     generator: torch.Generator | None,
     masked: bool,
 ) -> tuple[nn.Module, nn.Module]:
-    """One encoder and decoder with weights drawn; arguments as in `build_networks`."""
+    """One encoder and decoder with random weights; arguments as in `build_networks`."""
     grid_width = width or GRID_WIDTH
     name, width = choose_network(name, shape, width)
-    out = (numbers_per_value * shape[0], *shape[1:])
-    # Weights drawn here are replaced below; the fork leaves torch's global generator as it was.
+    out = (numbers_per_value * shape[0], *shape[1:])  # (k C, height, width) or (k K,)
+    # The weights drawn here are replaced below; the fork restores torch's global generator.
     with torch.random.fork_rng(devices=[], enabled=generator is not None):
         encoder, decoder = _made(name, shape, out, latent_dim, width, grid_width, masked)
     if generator is not None:
@@ -89,12 +89,13 @@ def _pair(
             draw_weights(network, generator)
     for network in (encoder, decoder):
         if isinstance(network, (LinearPlusEncoder, LinearPlusDecoder)):
-            network.start_linear()
+            silence(network.layers)
     if isinstance(encoder, ConvEncoder) and isinstance(decoder, ConvDecoder) and name == "faces":
         scale_for_depth(encoder.convolutions, generator)
         scale_for_depth(decoder.convolutions, generator)
     if numbers_per_value > 1:
-        decoder = nn.Sequential(decoder, nn.Unflatten(1, (numbers_per_value, shape[0])))
+        split = nn.Unflatten(1, (numbers_per_value, shape[0]))  # (B, k C, ...) -> (B, k, C, ...)
+        decoder = nn.Sequential(decoder, split)
     return encoder, decoder
 
 
@@ -107,7 +108,7 @@ def _made(
     grid_width: int,
     masked: bool,
 ) -> tuple[nn.Module, nn.Module]:
-    seen = with_mask(shape) if masked else shape
+    seen = (2 * shape[0], *shape[1:]) if masked else shape  # values and mask, as MaskedEncoder concatenates them
     if name == "vector":
         return LinearPlusEncoder(seen, latent_dim, (width, width)), LinearPlusDecoder(out, latent_dim, (width, width))
     if name == "mlp":
@@ -121,11 +122,11 @@ def _made(
     if min(image[1:]) < LEAST_SIDE:
         raise ValueError(f"the {name!r} network needs images of 8 x 8 or more, got {image[1:]}; use network='vector'")
     if name == "image":
-        doublings = max(2, math.ceil(math.log2(max(image[1:]) / LARGEST_GRID)))
+        doublings = max(2, math.ceil(math.log2(max(image[1:]) / LARGEST_GRID)))  # from the grid to the image
         channels = (max(8, width // 2),) * (doublings - 2) + (width,) * 3
         decoder = ShuffleDecoder(drawn, latent_dim, width, doublings, grid_width, BLOCKS)
         return ConvEncoder(image, latent_dim, channels), decoder
-    stages, convs = (5, 2) if name == "faces" else (3, 1)
+    stages, convs = (5, 2) if name == "faces" else (3, 1)  # Figures S2 and S1 of the paper
     encoder = ConvEncoder(image, latent_dim, (width,) * stages, convs)
     if name == "wide":
         return encoder, ShuffleDecoder(drawn, latent_dim, width)
@@ -139,16 +140,11 @@ def draw_weights(network: nn.Module, generator: torch.Generator) -> None:
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             bound = 1.0 / math.sqrt(layer.weight[0].numel())
             for parameter in (layer.weight, layer.bias):
-                if parameter is not None:
-                    _uniform(parameter, bound, generator)
+                if parameter is not None:  # drawn contiguously: numbers do not depend on the weights' memory format
+                    parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
     for layer in network.modules():
         if isinstance(layer, Residual):
             layer.start_as_identity()
-
-
-def _uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
-    # Drawn in plain order, so that the numbers do not depend on the memory format of the weights.
-    parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
 
 
 def check_networks(

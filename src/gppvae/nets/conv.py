@@ -1,7 +1,7 @@
-"""Convolutional networks of any width, the paper's two among them.
+"""Convolutional networks of any width; two of these are the paper's.
 
-MNIST (Figure S1): three stages of one 3x3 convolution with 8 channels. Faces (Figure S2): five stages of
-two 3x3 convolutions with 32 channels. ELU between convolutions, none after the last.
+MNIST (Figure S1): three stages of one 3x3 convolution with 8 channels. Faces (Figure S2): five stages of two 3x3
+convolutions with 32 channels. ELU between convolutions, none after the last.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def channels_last(layers: nn.Sequential) -> None:
 
 
 def in_channels_last(maps: Tensor) -> Tensor:
-    """The same maps in channels-last memory.
+    """The same maps in channels-last memory, (B, C, height, width).
 
-    With one channel both orders hold the same numbers, and torch treats such images as channels-first. The maps after
-    the first convolution would then be channels-first too, which the next layer is slow on. Explicit strides tell it.
+    With one channel both formats are the same memory, and torch takes such images for channels-first: the output of the
+    first convolution would be channels-first too, and the next layer slow. Explicit strides avoid it.
     """
     _, channels, height, width = maps.shape
     if channels == 1:
@@ -35,10 +35,11 @@ def in_channels_last(maps: Tensor) -> Tensor:
 
 
 def scale_for_depth(layers: nn.Sequential, generator: torch.Generator | None = None) -> None:
-    """Draw the weights of convolutions so that signals keep their size through any number of ELU layers.
+    """Draw the weights of convolutions so that signals keep their variance through any number of ELU layers.
 
-    With torch's default every layer shrinks the signal. After ten layers hardly any is left, and the network spends its
-    first thousands of steps growing its weights. Biases start at zero.
+        w ~ N(0, ELU_GAIN^2 / fan_in),   biases 0
+    With torch's default every layer shrinks the signal. After ten layers little is left, and the first thousands of
+    steps are spent on larger weights.
     """
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
@@ -51,23 +52,26 @@ def scale_for_depth(layers: nn.Sequential, generator: torch.Generator | None = N
 class UpsampledConv2d(nn.Conv2d):
     """Nearest-neighbour up-sampling by 2 and a 3x3 convolution, fused.
 
-    Each of the four pixels that one pixel becomes sees its neighbours in the small map through sums of the nine
-    weights. So a convolution of the small map with four times as many outputs gives the same, faster for few outputs.
+    The convolution of the large map at each of the four pixels that one small pixel becomes is a 3x3 convolution of the
+    small map, with sums of the nine weights. So one convolution of the small map with four times as many outputs gives
+    the same result, faster for few outputs.
     """
 
     def __init__(self, channels_in: int, channels_out: int) -> None:
         super().__init__(channels_in, channels_out, 3, padding=1)
-        # (pixel, neighbour, weight): 1 where the first or second pixel sees neighbour -1, 0 or 1 through that weight.
+        # Along one axis, (pixel, neighbour, weight): 1 where the first or second of the two pixels reads neighbour
+        # -1, 0 or 1 of the small map with this weight.
         seen = torch.zeros(2, 3, 3)
         for pixel in range(2):
             for weight in range(3):
                 seen[pixel, (pixel + weight - 1) // 2 + 1, weight] = 1.0
-        sums = torch.einsum("api,bqj->ijabpq", seen, seen).reshape(9, 36)
+        sums = torch.einsum("api,bqj->ijabpq", seen, seen).reshape(9, 36)  # 9 weights -> 4 pixels x 9 neighbours
         self.sums: Tensor
         self.register_buffer("sums", sums, persistent=False)
 
     def forward(self, maps: Tensor) -> Tensor:
         n_out, n_in = self.weight.shape[:2]
+        # (n_out, n_in, 4, 3, 3) -> (4 n_out, n_in, 3, 3): the channel order that pixel_shuffle expects
         weight = (self.weight.reshape(-1, 9) @ self.sums).view(n_out, n_in, 4, 3, 3).transpose(1, 2).flatten(0, 1)
         bias = None if self.bias is None else self.bias.repeat_interleave(4)
         weight = weight.contiguous(memory_format=torch.channels_last)
@@ -99,14 +103,14 @@ class ConvEncoder(nn.Module):
                 stride = 2 if number == convs_per_stage - 1 else 1
                 layers += [nn.Conv2d(previous, width_out, 3, stride=stride, padding=1), nn.ELU()]
                 previous = width_out
-            height, width = (height + 1) // 2, (width + 1) // 2
+            height, width = (height + 1) // 2, (width + 1) // 2  # stride 2 with padding 1 rounds up
         self.convolutions = nn.Sequential(*layers)
         self.dense = nn.Linear(previous * height * width, 2 * latent_dim)
         channels_last(self.convolutions)
 
     def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
         maps = self.convolutions(in_channels_last(y))
-        mean, logvar = self.dense(maps.flatten(1)).chunk(2, dim=1)
+        mean, logvar = self.dense(maps.flatten(1)).chunk(2, dim=1)  # (B, 2 L) -> (B, L) each
         return mean, logvar
 
 
@@ -133,9 +137,9 @@ class ConvDecoder(nn.Module):
         super().__init__()
         stages = len(channels)
         self.shape = shape
-        grid = [-(-size // 2**stages) for size in shape[1:]]
+        grid = [-(-size // 2**stages) for size in shape[1:]]  # rounded up
         overshoot = [start * 2**stages - size for start, size in zip(grid, shape[1:], strict=True)]
-        trimmed = stages - 2 if overshoot == [4, 4] and stages >= 2 else None
+        trimmed = stages - 2 if overshoot == [4, 4] and stages >= 2 else None  # stage without padding: 16 -> 14
         widths = channels[::-1]
         self.dense = nn.Linear(latent_dim, widths[0] * grid[0] * grid[1])
         self.grid = (widths[0], grid[0], grid[1])
@@ -147,7 +151,7 @@ class ConvDecoder(nn.Module):
                 last = stage == stages - 1 and number == convs_per_stage - 1
                 width_out = shape[0] if last else widths[min(stage + 1, stages - 1)]
                 if last and number == 0 and stage not in (0, trimmed):
-                    layers[-1] = nn.Identity()  # saved models count layers
+                    layers[-1] = nn.Identity()  # in place of Upsample: model files number the layers
                     layers.append(UpsampledConv2d(previous, width_out))
                 else:
                     padding = 0 if stage == trimmed and number == 0 else 1
@@ -159,6 +163,6 @@ class ConvDecoder(nn.Module):
         channels_last(self.convolutions)
 
     def forward(self, z: Tensor) -> Tensor:
-        grid = self.dense(z).unflatten(1, self.grid)
+        grid = self.dense(z).unflatten(1, self.grid)  # (B, C, height, width) of the grid
         image = self.convolutions(in_channels_last(grid))
         return torch.narrow(torch.narrow(image, 2, 0, self.shape[1]), 3, 0, self.shape[2])

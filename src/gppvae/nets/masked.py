@@ -1,4 +1,4 @@
-"""An encoder that knows what is missing: the mask of observed values is part of its input."""
+"""An encoder with the mask of observed values as a further input."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class MaskedEncoder(nn.Module):
     """(y, mask) -> mean and log-variance of q(z | y).
 
     Args:
-        encoder: of samples with twice the channels or values: those of the sample, 0 where it was not observed, and
-            1 or 0 for each of them, observed or not.
+        encoder: of samples with twice the channels or values: those of the sample, with 0 for missing values, and the
+            mask as 1 and 0.
     """
 
     wants_mask = True
@@ -21,9 +21,4 @@ class MaskedEncoder(nn.Module):
         self.encoder = encoder
 
     def forward(self, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        return self.encoder(torch.cat([y, mask.to(y)], dim=1))
-
-
-def with_mask(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of the input of an encoder that sees the mask of samples of this shape."""
-    return (2 * shape[0], *shape[1:])
+        return self.encoder(torch.cat([y, mask.to(y)], dim=1))  # (B, 2 C, ...)

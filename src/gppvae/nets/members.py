@@ -1,4 +1,9 @@
-"""An ensemble inside one model: networks side by side, each with latents of its own, that predict by their average."""
+"""An ensemble inside one model: K encoders and decoders, each with its own latents; decoders are averaged.
+
+    z = (z_1, ..., z_K),   g(z) = 1/K sum_k g_k(z_k)
+
+Source: docs/math.md, "Ensembles inside one model".
+"""
 
 from __future__ import annotations
 
@@ -9,25 +14,25 @@ from torch import Tensor, nn
 
 
 def latents_of_members(sizes: Sequence[int], members: int) -> list[Tensor]:
-    """Positions of each member's latents: every group of latents is divided as evenly as possible.
+    """Positions of each member's latents, (L_k,): every group of latents is divided as evenly as possible.
 
     Args:
-        sizes: of the groups of latents, which lie one after the other.
+        sizes: numbers of latents of the groups.
     """
     if members > max(sizes):
         raise ValueError(
             f"expected at least one latent per member, got {members} members; give members a smaller number"
         )
     groups = torch.arange(sum(sizes), device="cpu").split(list(sizes))
-    shares = zip(*(group.tensor_split(members) for group in groups), strict=True)
+    shares = zip(*(group.tensor_split(members) for group in groups), strict=True)  # by member, one share per group
     return [torch.cat(share) for share in shares]
 
 
 class MemberEncoder(nn.Module):
-    """y -> mean and log-variance of all latents, those of each member from its own encoder.
+    """y -> mean and log-variance of all latents, those of each member from its encoder.
 
     Args:
-        encoders: one per member.  positions: of their latents, as `latents_of_members` gives them.
+        encoders: one per member.  positions: of their latents, from `latents_of_members`.
     """
 
     def __init__(self, encoders: Sequence[nn.Module], positions: Sequence[Tensor]) -> None:
@@ -38,11 +43,12 @@ class MemberEncoder(nn.Module):
 
     def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
         means, logvars = zip(*(member(y) for member in self.members), strict=True)
+        # (B, L), from the order of members to that of the prior
         return torch.cat(means, dim=1)[:, self.order], torch.cat(logvars, dim=1)[:, self.order]
 
 
 class MemberDecoder(nn.Module):
-    """z -> the average of what the members' decoders give, each for its own latents.
+    """z -> 1/K sum_k g_k(z_k), the average of the members' decoders, each at its own latents.
 
     In training every member explains the whole sample by itself (`each`); see `inference.base.recon_nll`.
 
@@ -58,8 +64,8 @@ class MemberDecoder(nn.Module):
         self.register_buffer("order", torch.cat(list(positions)), persistent=False)
 
     def each(self, z: Tensor) -> list[Tensor]:
-        """The output of every member."""
-        shares = z[:, self.order].split(self.counts, dim=1)
+        """g_k(z_k) of every member, (B, *shape) each."""
+        shares = z[:, self.order].split(self.counts, dim=1)  # (B, L_k) each
         return [member(own) for member, own in zip(self.members, shares, strict=True)]
 
     def forward(self, z: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class MLPEncoder(nn.Module):
 
 
 class MLPDecoder(nn.Module):
-    """Latent to vector, of the shape of one sample; hidden layers in the order of the encoder."""
+    """Latent to vector, in the shape of one sample; `hidden` is in the order of the encoder and used in reverse."""
 
     def __init__(self, shape: tuple[int, ...], latent_dim: int, hidden: tuple[int, ...] = (128, 128)) -> None:
         super().__init__()
@@ -48,9 +48,7 @@ def _stack(widths: tuple[int, ...]) -> nn.Sequential:
 
 
 class LinearPlusEncoder(nn.Module):
-    """A linear map plus fully connected layers, to the mean and log-variance of q(z).
-
-    It starts as the linear map: the last of the other layers is zero.
+    """(mean, logvar) of q(z) = W y + b + mlp(y), where the last layer of mlp starts at zero.
 
     Args:
         shape: of one sample; it is flattened.  latent_dim: L.  hidden: widths of the hidden layers.
@@ -61,18 +59,14 @@ class LinearPlusEncoder(nn.Module):
         self.linear = nn.Linear(math.prod(shape), 2 * latent_dim)
         self.layers = _stack((math.prod(shape), *hidden, 2 * latent_dim))
 
-    def start_linear(self) -> None:
-        """Silence the layers beside the linear map."""
-        silence(self.layers)
-
     def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
         flat = y.flatten(1)
-        mean, logvar = (self.linear(flat) + self.layers(flat)).chunk(2, dim=1)
+        mean, logvar = (self.linear(flat) + self.layers(flat)).chunk(2, dim=1)  # (B, 2 L) -> (B, L) each
         return mean, logvar
 
 
 class LinearPlusDecoder(nn.Module):
-    """A linear map plus fully connected layers, from a latent to a vector; it starts as the linear map.
+    """out = W z + b + mlp(z), where the last layer of mlp starts at zero.
 
     Args:
         shape: of one sample.  latent_dim: L.  hidden: widths of the hidden layers.
@@ -84,17 +78,13 @@ class LinearPlusDecoder(nn.Module):
         self.linear = nn.Linear(latent_dim, math.prod(shape))
         self.layers = _stack((latent_dim, *hidden, math.prod(shape)))
 
-    def start_linear(self) -> None:
-        """Silence the layers beside the linear map."""
-        silence(self.layers)
-
     def forward(self, z: Tensor) -> Tensor:
         return (self.linear(z) + self.layers(z)).unflatten(1, self.shape)
 
 
 @torch.no_grad()
 def silence(layers: nn.Sequential) -> None:
-    """Zero the last layer, so that the others add nothing yet."""
+    """Set the last layer to zero, so that the output is zero at the start."""
     last = layers[-1]
     assert isinstance(last, nn.Linear)
     last.weight.zero_()

@@ -1,4 +1,4 @@
-"""A decoder that up-samples by pixel shuffling: most of its work is on small grids, where it is cheap."""
+"""A decoder that up-samples by pixel shuffling: most of the computation is on small grids, where it is cheap."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ShuffleDecoder(nn.Module):
         shape: (channels, height, width) of the images; sizes that are not multiples of the grid are cropped.
         latent_dim: L.
         width: channels of the grids.
-        doublings: how often the grid doubles; from the third on, the large grids have half the channels each time.
+        doublings: number of doublings of the grid; from the third on, each halves the number of channels.
         grid_width: channels of the smallest grid; `width` when None.
         blocks: residual blocks on the smallest grid, on the next, and so on.
     """
@@ -66,7 +66,7 @@ class ShuffleDecoder(nn.Module):
         for number in range(doublings - 1):
             layers += [Residual(channels[number]) for _ in range(on_grid[number])]
             layers += [nn.SiLU(), nn.Conv2d(channels[number], 4 * channels[number + 1], 3, padding=1)]
-            layers.append(nn.PixelShuffle(2))
+            layers.append(nn.PixelShuffle(2))  # (B, 4 C, h, w) -> (B, C, 2 h, 2 w)
         last = channels[doublings - 1]
         layers += [Residual(last) for _ in range(on_grid[doublings - 1])]
         layers += [nn.SiLU(), nn.Conv2d(last, last, 3, padding=1)]
@@ -75,5 +75,5 @@ class ShuffleDecoder(nn.Module):
         channels_last(self.convolutions)
 
     def forward(self, z: Tensor) -> Tensor:
-        image = self.convolutions(in_channels_last(self.dense(z).unflatten(1, self.grid)))
+        image = self.convolutions(in_channels_last(self.dense(z).unflatten(1, self.grid)))  # at least as large as shape
         return torch.narrow(torch.narrow(image, 2, 0, self.shape[1]), 3, 0, self.shape[2])

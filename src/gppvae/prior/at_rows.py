@@ -17,12 +17,12 @@ from gppvae.prior.statistics import BlockStatistics, Statistics, Sums, weighted_
 
 
 @dataclass(frozen=True)
-class WeightsRead:
-    """The weights of one group of latents that some rows read.
+class ActiveWeights:
+    """The weights of one group of latents that have nonzero features at some rows.
 
     Attributes:
-        which: of all H weights.
-        share: of the KL of each that counts for these rows, a number or (H', 1); over an epoch they add up to 1.
+        which: positions among all H weights, (H',).
+        share: of each weight's KL that these rows count, a number or (H', 1); over an epoch shares add up to 1.
     """
 
     which: Tensor | slice
@@ -51,15 +51,17 @@ class RowFeatures:
         """The latents of these rows at q(B). Cost: O(N H (H + L))."""
         found = []
         for V, q, new in zip(self.features, weights.parts, self.new, strict=True):
-            var = q.var_at(V)
+            var = q.var_at(V)  # v'Sigma v, (N, L) or (N, 1)
             found.append((q.mean_at(V), var if new is None else var + new.variance()))
         return self._latents(found)
 
     def given(self, sums: Sums) -> Latents:
-        """The latents of these rows at the q(B) conditioned on sums S and R, differentiable in both.
+        """The latents of these rows at the q(B) conditioned on sums S and R: Sigma = (I + S)^-1, m = Sigma R.
+
+        Differentiable with respect to the sums, and to the features of these rows.
 
         Args:
-            sums: over whole features, as `sums` gives them.
+            sums: over whole features, as from `RowFeatures.sums`.
         Cost: O(H^3 + N H (H + L)).
         """
         found = []
@@ -68,7 +70,7 @@ class RowFeatures:
                 assert isinstance(own, BlockStatistics)
                 found.append(blocks_given(V, own))
             else:
-                S, R, _ = own.split()
+                S, R, _ = own.split()  # (1, H, H), (1, H, L)
                 found.append(ConditionedAtRows.apply(V, S[0], R[0]))
         return self._latents(found)
 
@@ -76,67 +78,65 @@ class RowFeatures:
         """S and R over these rows with latents `z` (N, L), over whole features. Cost: O(N H (H + L))."""
         found: Sums = []
         for V, d, own in zip(self.features, self.noise, z.split(self.sizes, dim=1), strict=True):
-            c = d.reciprocal()
+            c = d.reciprocal()  # (N, 1)
             if isinstance(V, BlockFeatures):
                 found.append(weighted_block_sums(V, c, c * own))
             else:
                 found.append(weighted_sums(GroupedRows(V), c, c * own))
         return found
 
-    def over_weights_read(
-        self, of_all: float, rows_of_ids: list[Tensor | None]
-    ) -> tuple[RowFeatures, list[WeightsRead]]:
-        """These rows as features of the weights that they read: with per-id blocks, those of their own ids only.
+    def active(self, batch_share: float, rows_of_ids: list[Tensor | None]) -> tuple[RowFeatures, list[ActiveWeights]]:
+        """These rows as features of their active weights only: with per-id blocks, those of their own ids.
 
         The KL of a block is divided equally among the rows of its id, and that of all other weights among all rows.
 
         Args:
-            of_all: these rows as a share of those of an epoch.
-            rows_of_ids: numbers of rows in an epoch, as `LatentPrior.rows_of_ids` gives them.
+            batch_share: these rows as a share of those of an epoch.
+            rows_of_ids: rows of each id in an epoch, from `LatentPrior.rows_of_ids`.
         """
         features: list[Features] = []
-        read = []
+        active = []
         for V, rows_of in zip(self.features, rows_of_ids, strict=True):
             if rows_of is None or not isinstance(V, BlockFeatures):
                 features.append(V)
-                read.append(WeightsRead(slice(None), of_all))
+                active.append(ActiveWeights(slice(None), batch_share))
                 continue
-            unseen = torch.nonzero(rows_of == 0).squeeze(1)  # ids without rows keep their prior
-            blocks = torch.cat([V.block, unseen]).unique()
-            here = torch.bincount(V.block, minlength=len(rows_of))[blocks]
-            of_ids = torch.where(rows_of[blocks] == 0, of_all, here.double() / rows_of[blocks].clamp_min(1))
-            few, which = V.numbered_anew(blocks)
-            of_shared = of_ids.new_full((few.shared.shape[1],), of_all)
+            unseen = torch.nonzero(rows_of == 0).squeeze(1)  # ids without rows: in every batch, so that the KL is whole
+            blocks = torch.cat([V.block, unseen]).unique()  # (G,)
+            here = torch.bincount(V.block, minlength=len(rows_of))[blocks]  # rows of each id in this batch, (G,)
+            of_ids = torch.where(rows_of[blocks] == 0, batch_share, here.double() / rows_of[blocks].clamp_min(1))
+            few, which = V.compact(blocks)
+            of_shared = of_ids.new_full((few.shared.shape[1],), batch_share)  # (H0,)
             share = torch.cat([of_shared, of_ids.repeat_interleave(few.own.shape[1])])  # (H0 + G R,)
             features.append(few)
-            read.append(WeightsRead(which, share.unsqueeze(1)))
-        return replace(self, features=features), read
+            active.append(ActiveWeights(which, share.unsqueeze(1)))
+        return replace(self, features=features), active
 
     def _latents(self, found: list[tuple[Tensor, Tensor]]) -> Latents:
         means = [mean for mean, _ in found]
-        variances = [var.expand_as(mean) for mean, var in found]
+        variances = [var.expand_as(mean) for mean, var in found]  # (N, 1) -> (N, L)
         noises = [d.expand_as(mean) for d, mean in zip(self.noise, means, strict=True)]
         return Latents(joined(means), joined(variances), joined(noises))
 
 
 def over_whole(sums: Statistics) -> Assembled:
-    """S and R of sums over whole features."""
-    S, R, _ = sums.split()
+    """S and R of sums over whole features, which need no widening."""
+    S, R, _ = sums.split()  # (1, H, H), (1, H, L)
     return Assembled(S[0], R[0], None, sums.sums)
 
 
 def blocks_given(V: BlockFeatures, sums: BlockStatistics) -> tuple[Tensor, Tensor]:
     """Mean (N, L) and variance (N, 1) of f at rows, at the q(B) of S and R.
 
-    Only the blocks of ids in these rows, and of ids added to the sums since, are factored. All others were eliminated
-    when the sums were made, so the cost of a batch does not depend on the number of ids.
+    Only the blocks of ids in these rows, and of ids in `sums.parts`, are factored. The weights of all others are
+    integrated out once per `sums.own`, so the cost of a batch does not depend on the number of ids.
     """
-    blocks = torch.cat([V.block, *(which for which, _ in sums.parts)]).unique()
-    V, picked = V.numbered_anew(blocks)
+    blocks = torch.cat([V.block, *(which for which, _ in sums.parts)]).unique()  # (G,)
+    V, picked = V.compact(blocks)  # picked: (H0 + G R,)
     q = condition_blocks(sums.only(blocks).assembled(), V.places, len(picked))
     return q.mean_at(V), q.var_at(V)
 
 
 def joined(parts: list[Tensor]) -> Tensor:
-    """Parts of all groups of latents side by side, (N, L)."""
+    """Columns of all groups of latents side by side, (N, L_g) each -> (N, L)."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)

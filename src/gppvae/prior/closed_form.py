@@ -30,17 +30,17 @@ class GPTerm(torch.autograd.Function):
         t, u, e, n = sums
         L = R.shape[1]
         L_C = torch.linalg.cholesky(S + eye_like(S))
-        m = torch.cholesky_solve(R, L_C)
+        m = torch.cholesky_solve(R, L_C)  # (H, L)
         C_inv = torch.cholesky_inverse(L_C)  # the gradient itself is made of it
         quad = t + u - (R * m).sum()  # Woodbury
-        dS = torch.addmm(C_inv, m, m.T, beta=0.5 * L, alpha=0.5)
+        dS = torch.addmm(C_inv, m, m.T, beta=0.5 * L, alpha=0.5)  # 1/2 (L C^-1 + m m'), (H, H)
         if T is not None:
             CT = C_inv @ T
-            quad = quad - CT.diagonal().sum()
-            dS = torch.addmm(dS, CT, C_inv, alpha=0.5)
+            quad = quad - CT.diagonal().sum()  # tr C^-1 T
+            dS = torch.addmm(dS, CT, C_inv, alpha=0.5)  # + 1/2 C^-1 T C^-1
         logdet = e + 2.0 * L_C.diagonal().log().sum()  # determinant lemma
         log_2pi = math.log(2.0 * math.pi)
-        dsums = sums.new_tensor([1.0, 1.0, L, L * log_2pi]) * 0.5
+        dsums = sums.new_tensor([1.0, 1.0, L, L * log_2pi]) * 0.5  # with respect to t, u, e, N
         ctx.save_for_backward(dS, m, C_inv, dsums)
         ctx.with_var = T is not None
         return 0.5 * (quad + L * logdet + n * L * log_2pi)
@@ -60,7 +60,7 @@ class PseudoPosterior:
         m: (H, L).  Sigma: (H, H), or its blocks.  kl: KL(q(B) || N(0, I)).
         dR: gradient with respect to R, (H, L).
         dS: that with respect to S is dS - (dR m' + m dR') / 2, (H, H) or its blocks.
-        late: whether the gradients were estimated from rows seen earlier, without a row's effect on itself.
+        stale: whether dR and dS were estimated from rows seen earlier; they then lack a row's effect on itself.
     """
 
     m: Tensor
@@ -68,11 +68,11 @@ class PseudoPosterior:
     kl: Tensor
     dR: Tensor
     dS: Tensor | Arrowhead
-    late: bool
+    stale: bool
 
 
 @torch.no_grad()
-def condition_on_pseudo(S: Tensor, R: Tensor, A: Tensor, G: Tensor, late: bool) -> PseudoPosterior:
+def condition_on_pseudo(S: Tensor, R: Tensor, A: Tensor, G: Tensor, stale: bool) -> PseudoPosterior:
     """q(B) given sums over all rows, and the gradient of the bound with respect to them.
 
     With Sigma = (I + S)^-1 and m = Sigma R, for L latents:
@@ -82,42 +82,42 @@ def condition_on_pseudo(S: Tensor, R: Tensor, A: Tensor, G: Tensor, late: bool) 
         S, R: sum v v'/d (H, H) and sum v mu'/d (H, L) over all rows.
         A, G: sum h v v' (H, H) and sum v g' (H, L), with g_n and h_n the gradients of the expected negative log
             likelihood with respect to the mean f_n = m'v_n and the variance s_n = v_n'Sigma v_n of a row.
-        late: see PseudoPosterior.
+        stale: see PseudoPosterior.
     Cost: O(H^3 + H^2 L).
     """
     H, L = R.shape
     eye = eye_like(S)
     cholesky = torch.linalg.cholesky(S + eye)
-    root = torch.linalg.solve_triangular(cholesky, eye, upper=False)
-    Sigma = root.T @ root
+    root = torch.linalg.solve_triangular(cholesky, eye, upper=False)  # L_C^-1
+    Sigma = root.T @ root  # C^-1, (H, H)
     m = Sigma @ R
     dS = -Sigma @ (A @ Sigma + 0.5 * L * (Sigma - eye))
     kl = 0.5 * (m.square().sum() + L * (Sigma.diagonal().sum() - H)) + L * cholesky.diagonal().log().sum()
-    return PseudoPosterior(m, Sigma, kl, Sigma @ (G + m), dS, late)
+    return PseudoPosterior(m, Sigma, kl, Sigma @ (G + m), dS, stale)
 
 
 @torch.no_grad()
 def condition_blocks_on_pseudo(
-    full: ArrowheadSums, asks: ArrowheadSums, known: float, places: Places, rank: int
+    full: ArrowheadSums, gradients: ArrowheadSums, share: float, places: Places, rank: int
 ) -> PseudoPosterior:
     """As `condition_on_pseudo`, where S and A are arrowheads: dS = L/2 Sigma - Sigma (A + L/2 I) Sigma.
 
     Args:
-        full: S and R.  asks: A and G over a share `known` of the rows.  rank: H.
+        full: S and R.  gradients: A and G over this share of the rows.  rank: H.
     """
     L = full.R[0].shape[1]
     C = full.S.plus_identity().factor()
     m, Sigma = C.solve(full.R), C.inverse()
-    dS = Sigma.times(0.5 * L).plus(C.sandwich(asks.S.times(1.0 / known).plus_identity(0.5 * L)), -1.0)
-    dR = C.solve((asks.R[0] / known + m[0], asks.R[1] / known + m[1]))
-    squares = m[0].square().sum() + m[1].square().sum()
+    dS = Sigma.times(0.5 * L).plus(C.sandwich(gradients.S.times(1.0 / share).plus_identity(0.5 * L)), -1.0)
+    dR = C.solve((gradients.R[0] / share + m[0], gradients.R[1] / share + m[1]))  # Sigma (G + m)
+    squares = m[0].square().sum() + m[1].square().sum()  # |m|^2
     kl = 0.5 * (squares + L * (Sigma.trace() - places.n_weights + C.logdet()))
     zeros = m[0].new_zeros(rank, L)
-    return PseudoPosterior(places.put(*m, zeros), Sigma, kl, places.put(*dR, zeros), dS, late=known != 1.0)
+    return PseudoPosterior(places.put(*m, zeros), Sigma, kl, places.put(*dR, zeros), dS, stale=share != 1.0)
 
 
 def _times(V: Tensor | BlockFeatures, matrix: Tensor | Arrowhead) -> Tensor:
-    """V times a symmetric matrix, at the entries that V has."""
+    """V times a symmetric matrix, at the nonzero entries of V, (N, H) or (N, H0 + R)."""
     if isinstance(V, BlockFeatures):
         assert isinstance(matrix, Arrowhead)
         return matrix.at(V.shared, V.own, V.block)
@@ -128,14 +128,16 @@ def _times(V: Tensor | BlockFeatures, matrix: Tensor | Arrowhead) -> Tensor:
 class PosteriorAtRows(torch.autograd.Function):
     """f = V m and s = diag(V Sigma V') at a q(B) that depends on the pseudo-observations of *all* rows.
 
-    Rows outside the batch are known by their sums only, so autograd cannot see how q(B) depends on (mu_n, d_n, v_n).
-    With c = 1/d, r = mu - f, b = dR'v, and g, h the gradients that arrive at f and s, the gradients are those through
-    f and s, plus the effect through q(B) on the bound of all rows (divided by n, the rows of the batch),
-        dv = m g + 2 h Sigma v,   dv = c (2 dS v + dR r - m b) / n,  dmu = c b / n,  dd = -c^2 (v.dS v + r.b) / n
-    and, when that was estimated from rows seen earlier (late), a row's effect on its own f and s:
-        dv = c ((g.r - 2 h s) Sigma v - s m g),  dmu = c s g,  dd = -c^2 s (g.r - h s)
-    When late, f lags behind mu while the encoder moves, and r.b would make every row more and more certain. It is left
-    out then.
+    Rows outside the batch enter only as sums, so autograd cannot see how q(B) depends on (mu_n, d_n, v_n). With
+    c = 1/d, r = mu - f, b = dR'v, and g, h the incoming gradients at f and s, the gradient is the sum of
+      the direct effect of v on f and s:
+        dv = m g + 2 h Sigma v
+      the effect through q(B) on the bound of all rows, divided by n, the rows of the batch:
+        dv = c (2 dS v + dR r - m b) / n,   dmu = c b / n,   dd = -c^2 (v.dS v + r.b) / n
+      and, where dR and dS are stale, the effect of a row on its own f and s:
+        dv = c ((g.r - 2 h s) Sigma v - s m g),   dmu = c s g,   dd = -c^2 s (g.r - h s)
+    Stale gradients drop the term r.b: f lags behind mu while the encoder changes, and r.b would shrink the noise of
+    every row without end.
     Source: docs/math.md, "Posterior coding in mini-batches".
     """
 
@@ -149,49 +151,52 @@ class PosteriorAtRows(torch.autograd.Function):
         n: int,
         blocks: BlockFeatures | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """x is V, or the entries of V that are in blocks, (N, H0 + R)."""
+        """x: V (N, H), or the entries (N, H0 + R) of `blocks`; autograd needs them as one tensor.
+
+        mean: mu (N, L).  noise: d (N,).  n: rows of the batch over all processes.
+        """
         V = x if blocks is None else blocks
-        P = _times(V, given.Sigma)
-        f, s = V @ given.m, (x * P).sum(1, keepdim=True)
+        P = _times(V, given.Sigma)  # V Sigma
+        f, s = V @ given.m, (x * P).sum(1, keepdim=True)  # (N, L), (N, 1)
         ctx.save_for_backward(x, mean, noise, P, f, s)
         ctx.given, ctx.n, ctx.blocks = given, n, blocks
         return f, s
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (g, h), given = grads, ctx.given
+        (g, h), given = grads, ctx.given  # (N, L), (N, 1)
         x, mean, noise, P, f, s = ctx.saved_tensors
         V = x if ctx.blocks is None else ctx.blocks
-        c, r = noise.reciprocal().unsqueeze(1), mean - f  # (n, 1), (n, L)
-        shared, own = c / ctx.n, c * float(given.late)
-        D, b = _times(V, given.dS), V @ given.dR
-        sD, gr = (x * D).sum(1, keepdim=True), (g * r).sum(1, keepdim=True)
+        c, r = noise.reciprocal().unsqueeze(1), mean - f  # (N, 1), (N, L)
+        shared, own = c / ctx.n, c * float(given.stale)  # factors of the effect through q(B), and of a row on itself
+        D, b = _times(V, given.dS), V @ given.dR  # (N, H), (N, L)
+        sD, gr = (x * D).sum(1, keepdim=True), (g * r).sum(1, keepdim=True)  # v.dS v and g.r, (N, 1)
         dmu = shared * b + own * s * g
         dV = _back(V, g - dmu, given.m) + _back(V, shared * r, given.dR)
         dV = dV + (2.0 * h + own * (gr - 2.0 * h * s)) * P + 2.0 * shared * D
-        of_all = sD if given.late else sD + (r * b).sum(1, keepdim=True)
-        dd = -c * (shared * of_all + own * s * (gr - h * s))
+        through_q = sD if given.stale else sD + (r * b).sum(1, keepdim=True)
+        dd = -c * (shared * through_q + own * s * (gr - h * s))
         return dV, dmu, dd.squeeze(1), None, None, None
 
 
 def _back(V: Tensor | BlockFeatures, g: Tensor, B: Tensor) -> Tensor:
-    """g B', the gradient of V B with respect to the entries that V has."""
+    """g B' at the nonzero entries of V: the vector-Jacobian product of V B."""
     return V.back(g, B) if isinstance(V, BlockFeatures) else g @ B.T
 
 
 class ConditionedAtRows(torch.autograd.Function):
     """f = V m and s = diag(V Sigma V') at the q(B) of the sums S and R, Sigma = (I + S)^-1 and m = Sigma R.
 
-    With X = V Sigma, and g, h the gradients that arrive at f (n, L) and s (n, 1):
+    With X = V Sigma, and g, h the incoming gradients at f (N, L) and s (N, 1):
         dV = g m' + 2 h X,  dR = X'g,  dS = -X'(g m' + h X)
-    so that the way back needs no solve.
+    so that the backward pass needs no solve. Source: docs/math.md, "Leave-out training". Cost: O(H^3 + N H (H + L)).
     """
 
     @staticmethod
     def forward(ctx: Any, V: Tensor, S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
         L_C = torch.linalg.cholesky(S + eye_like(S))
-        solved = torch.cholesky_solve(torch.cat([R, V.T], dim=1), L_C)
-        m, X = solved[:, : R.shape[1]], solved[:, R.shape[1] :].T  # (H, L), (n, H)
+        solved = torch.cholesky_solve(torch.cat([R, V.T], dim=1), L_C)  # C^-1 [R, V'], (H, L + N)
+        m, X = solved[:, : R.shape[1]], solved[:, R.shape[1] :].T  # (H, L), (N, H)
         ctx.save_for_backward(m, X)
         return V @ m, (V * X).sum(1, keepdim=True)
 

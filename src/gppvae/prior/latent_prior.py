@@ -1,9 +1,9 @@
-"""The one seam between the Gaussian process and everything else: kernels, latent noise, sums, posterior.
+"""The prior of the latents, and the only interface to the Gaussian process: kernels, noise, sums, posterior.
 
-Latents come in groups, each with a kernel of its own; a group without one has the prior of an ordinary VAE:
+Latents come in groups, each with its own kernel; a group without a kernel has the prior of an ordinary VAE:
 
     z_n = B'v(row_n) + eta_n,  B_hl ~ N(0, 1),  eta_n ~ N(0, alpha I)        with a kernel, k(a, b) = v(a)'v(b)
-    z_n = eta_n,               eta_n ~ N(0, I)                               without: what no column explains
+    z_n = eta_n,               eta_n ~ N(0, I)                               without: variation that no column explains
 
 The second is the first with no features and alpha = 1, so no formula below needs a case for it.
 """
@@ -66,10 +66,10 @@ class LatentGroup(nn.Module):
     Args:
         kernel: None for the ordinary VAE prior.
         n_latents: L of this group.
-        alpha: latent noise variance to start from; without a kernel it is 1 and stays so.
+        alpha: initial latent noise variance; without a kernel it is fixed at 1.
 
     Attributes:
-        least_in_blocks: rank H from which the algebra is done block by block, one block per id.
+        least_in_blocks: rank H from which block algebra is used, one block per id (prior/blocks.py).
     """
 
     least_in_blocks: int = 512
@@ -94,18 +94,18 @@ class LatentGroup(nn.Module):
 
     @property
     def split(self) -> BlockLayout | None:
-        """The split of features into shared ones and those of each id; None when no id has features of its own."""
+        """Features split into shared ones and a block per id; None without a Categorical kernel."""
         key = None if self.kernel is None else block_column(self.kernel)
         if self.kernel is None or key is None:
             return None
-        state = key, self.kernel.device, [leaf.rank for leaf in self.kernel.leaves()]
+        state = key, self.kernel.device, [leaf.rank for leaf in self.kernel.leaves()]  # ids may be added after a fit
         if self._split[0] != state:
             self._split = state, BlockLayout(self.kernel, key)
         return self._split[1]
 
     @property
     def blocks(self) -> BlockLayout | None:
-        """The same split where the rank is large enough for block algebra, else None."""
+        """`split` where the rank is large enough for block algebra, else None."""
         return self.split if self.rank >= self.least_in_blocks else None
 
     def new_ids(self, rows: Rows) -> NewIds | None:
@@ -133,38 +133,37 @@ class LatentGroup(nn.Module):
         return block_statistics(self.blocks.features(rows), mean, var, noise)
 
     def weighted_sums(self, rows: Rows, weight: Tensor, values: Tensor) -> Statistics:
-        """Sums of weight v v' and of v values'."""
+        """sum_n weight_n v v' and sum_n v values', in the places of S and R."""
         if self.blocks is None:
             return weighted_sums(self.layout.rows(rows), weight, values)
         return weighted_block_sums(self.blocks.features(rows), weight, values)
 
     def nll(self, sums: Statistics) -> Tensor:
         """Expected negative log density of the latents, from the sums over all rows."""
-        return (
-            arrowhead_nll(sums.assembled())
-            if isinstance(sums, BlockStatistics)
-            else gp_nll(assemble(sums, self.layout))
-        )
+        if isinstance(sums, BlockStatistics):
+            return arrowhead_nll(sums.assembled())
+        return gp_nll(assemble(sums, self.layout))
 
     def condition(self, sums: Statistics) -> WeightPosterior:
-        """q(B) given the latents that were summed."""
+        """q(B) given sums over the latents."""
         if isinstance(sums, BlockStatistics) and self.places is not None:
             return condition_blocks(sums.assembled(), self.places, self.rank)
         return condition(assemble(sums, self.layout))
 
-    def condition_on_pseudo(self, observed: Statistics, wanted: Statistics) -> PseudoPosterior:
+    def condition_on_pseudo(self, observed: Statistics, gradients: Statistics) -> PseudoPosterior:
         """q(B) given pseudo-observations, with the gradient of the bound with respect to their sums."""
-        known = float(wanted.sums[3] / observed.sums[3])
-        if isinstance(observed, BlockStatistics) and isinstance(wanted, BlockStatistics) and self.places is not None:
-            return condition_blocks_on_pseudo(observed.assembled(), wanted.assembled(), known, self.places, self.rank)
-        full, asks = assemble(observed, self.layout), assemble(wanted, self.layout)
-        return condition_on_pseudo(full.S, full.R, asks.S / known, asks.R / known, late=known != 1.0)
+        share = float(gradients.sums[3] / observed.sums[3])  # of all rows, in the gradient sums
+        if isinstance(observed, BlockStatistics) and isinstance(gradients, BlockStatistics) and self.places is not None:
+            S_R, A_G = observed.assembled(), gradients.assembled()
+            return condition_blocks_on_pseudo(S_R, A_G, share, self.places, self.rank)
+        full, by = assemble(observed, self.layout), assemble(gradients, self.layout)  # by.S is A, by.R is G
+        return condition_on_pseudo(full.S, full.R, by.S / share, by.R / share, stale=share != 1.0)
 
     def noise(self, rows: Rows, training: bool) -> Tensor:
         """d, () or (N,): alpha plus the residual prior variance of these rows, k(a, a) - |v(a)|^2.
 
         Args:
-            training: whether all are training rows, at which the features of some kernels are exact.
+            training: whether all rows are training rows, at which the features of some kernels are exact.
         """
         if self.kernel is None or (training and self.kernel.carries_training_variance):
             return self.alpha
@@ -172,7 +171,7 @@ class LatentGroup(nn.Module):
 
 
 def _shares(kernel: Kernel | None, n_latents: int, copies: int) -> list[tuple[Kernel | None, int]]:
-    """A group's kernel, copied, with its latents divided as evenly as possible."""
+    """Copies of a group's kernel, with its latents divided among them as evenly as possible."""
     if copies > n_latents:
         raise ValueError(
             f"expected at least one latent per member in every group, got {n_latents} for {copies} members; "
@@ -187,13 +186,13 @@ class LatentPrior(nn.Module):
 
     Args:
         groups: (kernel, number of latents) of each group as written, in the order of the latents.
-        alpha: latent noise variance to start from.
+        alpha: initial latent noise variance.
         copies: of every group, one for each member of an ensemble: each has its share of the group's latents and a copy
             of its kernel.
 
     Attributes:
         written_sizes: numbers of latents of the groups as written.
-        size_column: column with the sizes of samples, which coded rows carry along for the likelihood; None for none.
+        size_column: column with the sizes of samples, which coded rows hold for the likelihood; None for none.
             A column named "(size)" takes precedence.
     """
 
@@ -203,16 +202,16 @@ class LatentPrior(nn.Module):
         super().__init__()
         self.copies, self.written_sizes = copies, [n for _, n in groups]
         shares = [share for kernel, n in groups for share in _shares(kernel, n, copies)]
-        # Its name is part of model files; not to be taken for the members of an ensemble.
+        # Groups, not members of an ensemble: the name is part of model files.
         self.members = nn.ModuleList([LatentGroup(kernel, n, alpha) for kernel, n in shares])
         self.sizes = [n for _, n in shares]
-        # Mean and covariance of z over the training rows, measured at the end of a fit; the VAE's prior before.
+        # Mean and covariance of z over the training rows, measured at the end of a fit; N(0, I) until then.
         self.typical_mean: Tensor
         self.typical_cov: Tensor
         self.register_buffer("typical_mean", torch.zeros(sum(self.sizes), dtype=torch.float64))
         self.register_buffer("typical_cov", torch.eye(sum(self.sizes), dtype=torch.float64))
 
-    # -- what it is
+    # -- groups, kernels and sizes
 
     @property
     def groups(self) -> list[LatentGroup]:
@@ -237,7 +236,7 @@ class LatentPrior(nn.Module):
 
     @property
     def latent_slices(self) -> list[slice]:
-        """Which of all latents each group has."""
+        """The latents of each group."""
         ends = itertools.accumulate(self.sizes)
         return [slice(end - size, end) for size, end in zip(self.sizes, ends, strict=True)]
 
@@ -281,7 +280,7 @@ class LatentPrior(nn.Module):
         return torch.cat(parts).to(self.device)
 
     def neg_log_prior(self) -> Tensor:
-        """Minus log prior of the kernels' own parameters, up to a constant."""
+        """Negative log prior of the kernels' parameters, up to a constant."""
         parts = [kernel.neg_log_prior() for kernel in self.kernels]
         return functools.reduce(torch.add, parts, torch.zeros((), dtype=torch.float64, device=self.device))
 
@@ -298,11 +297,11 @@ class LatentPrior(nn.Module):
             kernel.bind(table, generator)
 
     def code(self, table: Table, new_ids: bool = True) -> Rows:
-        """The table as the kernels read it; unknown ids and non-numeric values are errors that name them.
+        """The table as `Rows`; unknown ids and non-numeric values are errors that name them.
 
         Args:
             new_ids: accept ids that were not in the training set, in columns that only select a per-id block. Such ids
-                have their prior, and a warning counts them.
+                keep the prior, and a warning counts them.
 
         Numbers may be missing where every term that reads them is 0 (kernels/not_applicable.py).
         """
@@ -312,11 +311,11 @@ class LatentPrior(nn.Module):
             readers.setdefault(leaf.key, []).append(leaf)
         columns: dict[str, Column] = {}
         for key, leaves in readers.items():
-            # Added ids may be known to some leaves of a column only: the leaf with the most levels defines the codes.
+            # Some leaves of a column may lack ids added later: the leaf with the most levels defines the codes.
             leaf = max(leaves, key=lambda leaf: len(leaf.levels) if isinstance(leaf, IdLeaf) else 0)
             if new_ids and isinstance(leaf, IdLeaf) and self._only_in_blocks(key):
                 columns[key] = leaf.code_leaf(table, new_ids=True)
-                _tell_new_ids(leaf, len(columns[key].values))
+                _warn_of_new_ids(leaf, len(columns[key].values) - len(leaf.levels))
             else:
                 columns[key] = leaf.code_leaf(table)
         for name in (SIZE, self.size_column):
@@ -325,7 +324,7 @@ class LatentPrior(nn.Module):
         return Rows(columns, len(table)).to(self.device)
 
     def knows(self, table: Table) -> np.ndarray:
-        """Which rows have known ids only, (N,) bool."""
+        """Rows whose ids are all known, (N,) bool."""
         known = np.ones(len(table), dtype=bool)
         for leaf in self.leaves():
             if isinstance(leaf, IdLeaf):
@@ -348,7 +347,7 @@ class LatentPrior(nn.Module):
                 group.layout = plan_layout(group.kernel, rows, batch_size)
 
     def rows_of_ids(self, rows: Rows) -> list[Tensor | None]:
-        """How many of these rows each id with a block of its own has, (P,) per group; None without block algebra."""
+        """Number of these rows of each id with a block, (P,) per group; None without block algebra."""
         return [
             None
             if group.blocks is None
@@ -356,7 +355,7 @@ class LatentPrior(nn.Module):
             for group in self.groups
         ]
 
-    # -- sums over rows, and what follows from them
+    # -- sums over rows, the GP term and q(B)
 
     def statistics(self, rows: Rows, mean: Tensor, var: Tensor | None = None) -> Sums:
         """Sums over rows whose latents are N(mean, var), or known to be `mean`; (N, L) each.
@@ -376,7 +375,7 @@ class LatentPrior(nn.Module):
         return functools.reduce(torch.add, parts)
 
     def posterior(self, totals: Sums) -> LatentPosterior:
-        """q(B) given the summed latents; if variances were summed too, the encoder's uncertainty is integrated out."""
+        """q(B) given sums over the latents; if variances were summed too, they are integrated out."""
         return LatentPosterior(tuple(group.condition(sums) for group, sums in self._with(totals)))
 
     def over_features(self, totals: Sums) -> Sums:
@@ -387,11 +386,12 @@ class LatentPrior(nn.Module):
                 found.append(own)
                 continue
             full = assemble(own, group.layout)
-            found.append(Statistics(torch.cat([full.S, full.R], dim=1).unsqueeze(0), own.sums, own.n_latents))
+            outer = torch.cat([full.S, full.R], dim=1).unsqueeze(0)  # one group of rows, (1, H, H + L)
+            found.append(Statistics(outer, own.sums, own.n_latents))
         return found
 
     def given(self, totals: Sums) -> LatentPosterior:
-        """q(B) conditioned on sums over whole features, as `over_features` gives them."""
+        """q(B) given sums over whole features, as from `over_features`."""
         return LatentPosterior(
             tuple(
                 group.condition(own) if isinstance(own, BlockStatistics) else condition(over_whole(own))
@@ -413,30 +413,32 @@ class LatentPrior(nn.Module):
     # -- latents of rows
 
     def at(self, rows: Rows, weights: LatentPosterior, training: bool = False) -> Latents:
-        """The latents of rows at q(B). Far from the data, var + noise is the prior variance. Cost: O(N H (H + L)).
+        """Posterior of the latents of rows at q(B); far from all data, var + noise is the prior variance.
 
         Args:
             training: whether all are training rows; see `LatentGroup.noise`.
+        Cost: O(N H (H + L)).
         """
         return self.features_at(rows, training).at(weights)
 
     def features_at(self, rows: Rows, training: bool = True) -> RowFeatures:
-        """Features and noise of rows, computed once to be used several times; `training` as in `at`."""
+        """Features and noise of rows, to be evaluated under several posteriors; `training` as in `at`."""
+        # alpha () or alpha + residual (N,) -> (N, 1)
         noise = [group.noise(rows, training).reshape(-1, 1).expand(len(rows), 1) for group in self.groups]
         new = [group.new_ids(rows) for group in self.groups]
         return RowFeatures([group.features(rows) for group in self.groups], noise, self.sizes, new)
 
-    def functions_at(self, rows: Rows, draws: Sequence[Tensor], of_new_ids: torch.Generator | None = None) -> Tensor:
-        """f at rows for one draw of B per group, (N, L).
+    def functions_at(self, rows: Rows, draws: Sequence[Tensor], generator: torch.Generator | None = None) -> Tensor:
+        """f = B'v at rows for one draw of B per group, (N, L).
 
         Args:
-            of_new_ids: draws the weights of ids that were not in the training set; zero, their mean, without it.
+            generator: draws the weights of ids that were not in the training set; without it, their prior mean 0.
         """
         parts = []
         for group, B in zip(self.groups, draws, strict=True):
             f = group.features(rows) @ B
-            new = None if of_new_ids is None else group.new_ids(rows)
-            parts.append(f if new is None or of_new_ids is None else f + new.drawn(group.n_latents, of_new_ids))
+            new = None if generator is None else group.new_ids(rows)
+            parts.append(f if new is None or generator is None else f + new.drawn(group.n_latents, generator))
         return joined(parts)
 
     def noise_at(self, rows: Rows, training: bool = False) -> Tensor:
@@ -449,11 +451,12 @@ class LatentPrior(nn.Module):
     def pseudo_noise(self, logvar: Tensor, rows: Rows) -> list[Tensor]:
         """Noise of the pseudo-observations of rows, (N,) per group.
 
-        The geometric mean over the group's latents, so that they share one covariance, plus the residual variance.
+        The geometric mean of the encoder's variances over the group's latents, so that these share one covariance, plus
+        the residual variance.
         """
         found = []
         for group, own in zip(self.groups, self.to_gp(logvar).split(self.sizes, dim=1), strict=True):
-            noise = own.mean(1).exp()
+            noise = own.mean(1).exp()  # (N, L_g) -> (N,)
             if group.kernel is not None and not group.kernel.carries_training_variance:
                 noise = noise + group.kernel.residual(rows)
             found.append(noise)
@@ -467,19 +470,23 @@ class LatentPrior(nn.Module):
             for group, own, own_noise in zip(self.groups, means, noise, strict=True)
         ]
 
-    def wanted_statistics(self, rows: Rows, by_mean: Tensor, by_var: Tensor) -> Sums:
-        """Sums of the gradients with respect to the mean and variance of f, (N, L) each: G and A of docs/math.md."""
+    def gradient_statistics(self, rows: Rows, by_mean: Tensor, by_var: Tensor) -> Sums:
+        """A = sum h v v' and G = sum v g', in the places of S and R.
+
+        Args:
+            by_mean, by_var: gradients of -E log p(y | z) with respect to the mean and variance of f, (N, L) each.
+        """
         parts = zip(self.groups, by_mean.split(self.sizes, 1), by_var.split(self.sizes, 1), strict=True)
         return [group.weighted_sums(rows, h.sum(1, keepdim=True), g) for group, g, h in parts]
 
-    def condition_on_pseudo(self, observed: Sums, wanted: Sums) -> list[PseudoPosterior]:
+    def condition_on_pseudo(self, observed: Sums, gradients: Sums) -> list[PseudoPosterior]:
         """q(B) given pseudo-observations, with the gradient of the bound with respect to their sums.
 
         Args:
-            observed: sums over all rows.  wanted: gradient sums over all rows, or over some, which are rescaled to all.
+            observed: S and R over all rows.  gradients: A and G over all rows, or over some, then scaled up to all.
         """
-        parts = zip(self.groups, observed, wanted, strict=True)
-        return [group.condition_on_pseudo(own, asked) for group, own, asked in parts]
+        parts = zip(self.groups, observed, gradients, strict=True)
+        return [group.condition_on_pseudo(own, by) for group, own, by in parts]
 
     def at_pseudo(
         self, rows: Rows, mean: Tensor, noise: list[Tensor], given: list[PseudoPosterior], n: int
@@ -493,15 +500,14 @@ class LatentPrior(nn.Module):
         parts = zip(self.groups, mean.split(self.sizes, dim=1), noise, given, strict=True)
         for group, own, own_noise, q in parts:
             V = group.features(rows)
-            x, blocks = (V.x, V.detach()) if isinstance(V, BlockFeatures) else (V, None)
+            x, blocks = (V.x, V.detach()) if isinstance(V, BlockFeatures) else (V, None)  # (N, H0 + R) or (N, H)
             f, s = PosteriorAtRows.apply(x, own, own_noise, q, n, blocks)
             means.append(f)
             variances.append(s.expand_as(f))
         return joined(means), joined(variances)
 
 
-def _tell_new_ids(leaf: IdLeaf, n_ids: int) -> None:
-    new = n_ids - len(leaf.levels)
+def _warn_of_new_ids(leaf: IdLeaf, new: int) -> None:
     if new:
         log.warning(
             "%d ids of column %r were not in the training set: %s gives them its prior until add_objects() learns them "

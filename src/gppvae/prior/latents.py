@@ -1,4 +1,4 @@
-"""The posterior of the latents at rows, and what follows from it row by row."""
+"""The posterior of the latents at rows: leave-one-out predictions, and the GP term row by row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Latents:
         Args:
             z: (N, L), the values that q(B) was conditioned on.
         """
-        leverage = self.var / self.noise
+        leverage = self.var / self.noise  # h, (N, L)
         mean = self.mean - leverage / (1.0 - leverage) * (z - self.mean)
         return Latents(mean, self.var / (1.0 - leverage), self.noise)
 
@@ -40,5 +40,5 @@ class Latents:
         Args:
             mean, var: of q(z | y), (N, L) each.
         """
-        quad = (mean - self.mean).square() + var + self.var
+        quad = (mean - self.mean).square() + var + self.var  # E (z - f)^2, (N, L)
         return 0.5 * (quad / self.noise + self.noise.log() + math.log(2.0 * math.pi)).sum(1)

@@ -1,4 +1,4 @@
-"""Rows as x_n (x) w_q: the layout in which sums over rows are cheap, and the choice of it.
+"""Layouts of the sums over rows: whole features, or x_n (x) w_q summed per value q of one column.
 
 A product of kernels has features v_n = x_n (x) w_{q_n}. When the column behind w has few distinct values, samples are
 summed per value q first, and only the sums are widened:
@@ -40,23 +40,23 @@ class GroupedRows:
     n_groups: int = 1
 
     def outer(self, right: Tensor) -> Tensor:
-        """Per group the sum of x_n right_n', (N, B) -> (Q, M, B)."""
+        """Per group sum_n x_n right_n', (N, B) -> (Q, M, B); three ways of the same sum, by cost."""
         if self.group is None:
             return (self.x.T @ right).unsqueeze(0)
         N, M = self.x.shape
         if FEW_ROWS * self.n_groups > N and N * M * right.shape[1] < MAX_ROW_PRODUCTS:
-            # Groups of a row or two: row by row, (N, M, B), is less work than a product for each.
-            products = self.x.unsqueeze(2) * right.unsqueeze(1)
+            # Groups of a row or two: one outer product per row is less work than a matrix product per group.
+            products = self.x.unsqueeze(2) * right.unsqueeze(1)  # (N, M, 1) (N, 1, B) -> (N, M, B)
             return products.new_zeros(self.n_groups, M, right.shape[1]).index_add(0, self.group, products)
         if N * M * right.shape[1] < SMALL_PRODUCT:
-            # Few rows: put x_n into the columns of its group, (N, Q M), and one product replaces Q.
+            # Few rows: x_n in the columns of its group, zeros elsewhere, and one product replaces Q.
             spread = self.x.new_zeros(N, self.n_groups, M)
-            spread = spread.index_put((torch.arange(N, device=self.x.device), self.group), self.x)
+            spread = spread.index_put((torch.arange(N, device=self.x.device), self.group), self.x)  # (N, Q, M)
             return (spread.flatten(1).T @ right).unflatten(0, (self.n_groups, M))  # (Q M, B) -> (Q, M, B)
         order = torch.argsort(self.group)
         counts = torch.bincount(self.group, minlength=self.n_groups).tolist()
         parts = zip(self.x[order].split(counts), right[order].split(counts), strict=True)
-        return torch.stack([x.T @ r for x, r in parts])
+        return torch.stack([x.T @ r for x, r in parts])  # (Q, M, B)
 
 
 class Layout:
@@ -64,8 +64,8 @@ class Layout:
 
     Args:
         kernel: bound; None for latents without a kernel, which have no features.
-        split: coded column whose factors are kept apart; None sums whole features.
-        training: the training rows, whose distinct values the groups are.
+        split: coded column whose factors w are applied after summation; None sums whole features.
+        training: the training rows; the groups are the distinct values of their split column.
     """
 
     def __init__(self, kernel: Kernel | None, split: str | None = None, training: Rows | None = None) -> None:
@@ -73,7 +73,7 @@ class Layout:
         self._values = None if training is None else training[:0]  # the distinct values without the rows
 
     def rows(self, rows: Rows) -> GroupedRows:
-        """Rows as they are summed."""
+        """x (N, M) of rows, and the group of each."""
         if self.kernel is None:
             return GroupedRows(torch.zeros(len(rows), 0, dtype=torch.float64, device=rows.device))
         if self.split is None:
@@ -82,21 +82,22 @@ class Layout:
         xs = []
         for term in self.kernel.terms():
             parts = [leaf.row_factor(rows) for leaf in term.leaves if leaf.key != self.split]
-            xs.append(functools.reduce(rowwise_outer, parts or [_ones(len(rows), rows)]))
+            xs.append(functools.reduce(rowwise_outer, parts or [_ones(len(rows), rows)]))  # (N, M_i)
         group, n_groups = self._groups(column)
         return GroupedRows(torch.cat(xs, dim=1), group, n_groups)
 
     def _groups(self, column: Column) -> tuple[Tensor, int]:
-        """Which of the training values each row holds, (N,), and how many of these there are.
+        """Which of the training values each row holds, (N,), and their number Q.
 
-        A table that was coded by itself, such as the training rows without those held out, may lack some of them.
+        A table that was coded on its own, such as the training rows without those held out, may lack some values.
         """
         assert self.split is not None and self._values is not None
         known = self._values.columns[self.split].values
         if column.values is known or torch.equal(column.values, known):
             return column.index, len(known)
+        # Equal values get equal numbers, whichever of the two sets they are from.
         _, number = torch.unique(torch.cat([known, column.values]), dim=0, return_inverse=True)
-        place = torch.empty(int(number.max()) + 1, dtype=torch.int64, device=number.device)
+        place = torch.empty(int(number.max()) + 1, dtype=torch.int64, device=number.device)  # number -> group
         place[number[: len(known)]] = torch.arange(len(known), device=number.device)
         return place[number[len(known) :]][column.index], len(known)
 
@@ -110,10 +111,10 @@ class Layout:
         assert self.kernel is not None
         tables, apart = self._tables(), widths(self.kernel, self.split)
         rows = []
-        # Block (i, j) of the result: sum_q A_q[i, j] (x) w_qi w_qj', for all K at once: squares as (K, M, M, Q).
-        for of_row, left in zip(squares.permute(2, 1, 3, 0).split(apart, 1), tables, strict=True):
+        # Block (i, j) of the result is sum_q A_q[i, j] (x) w_qi w_qj', for all K at once.
+        for of_row, left in zip(squares.permute(2, 1, 3, 0).split(apart, 1), tables, strict=True):  # (K, M_i, M, Q)
             blocks = []
-            for block, right in zip(of_row.split(apart, 2), tables, strict=True):
+            for block, right in zip(of_row.split(apart, 2), tables, strict=True):  # (K, M_i, M_j, Q)
                 wide = block.reshape(-1, len(left)) @ rowwise_outer(left, right)  # (K M_i M_j, R_i R_j)
                 shape = *block.shape[:3], left.shape[1], right.shape[1]
                 blocks.append(wide.view(shape).transpose(2, 3).flatten(3, 4).flatten(1, 2))  # (K, M_i R_i, M_j R_j)
@@ -123,7 +124,7 @@ class Layout:
             for part, table in zip(tall.split(apart, 1), tables, strict=True)
         ]  # (R_i, M_i T) -> (M_i R_i, T) each
         order = self._order()
-        return torch.cat(rows, dim=1)[:, order][:, :, order], torch.cat(talls)[order]
+        return torch.cat(rows, dim=1)[:, order][:, :, order], torch.cat(talls)[order]  # (K, H, H), (H, T)
 
     def _tables(self) -> list[Tensor]:
         """Per term the factors w of the distinct values, (Q, R_i), with the scales in front of the term."""
@@ -132,12 +133,15 @@ class Layout:
         tables = []
         for term in self.kernel.terms():
             apart = [leaf.table_factor(self._values) for leaf in term.leaves if leaf.key == self.split]
-            table = functools.reduce(rowwise_outer, apart or [_ones(n_groups, self._values)])
+            table = functools.reduce(rowwise_outer, apart or [_ones(n_groups, self._values)])  # (Q, R_i)
             tables.append(table * term.amplitude() ** 0.5 if term.scales else table)
         return tables
 
     def _order(self) -> Tensor:
-        """Position of each feature of `kernel.features` among the widened ones, (H,)."""
+        """Position of each feature of `kernel.features` among the widened ones, (H,).
+
+        Widened features of a term have the split column's axis last, wherever the kernel has it.
+        """
         assert self.kernel is not None and self._values is not None
         found = []
         for term, at in self.kernel.placed_terms():
@@ -157,8 +161,8 @@ def widths(kernel: Kernel, split: str) -> list[int]:
 def plan_layout(kernel: Kernel | None, rows: Rows, batch_size: int) -> Layout:
     """The layout with the fewest operations for these training rows, summed in batches.
 
-    Cost of the Gram matrix of N rows: N H^2, or N M^2 + Q H^2 when a column of Q values is split off, which also means
-    Q small products per batch.
+    Cost of S: N H^2, or N M^2 + Q H^2 when a column of Q values is split off, which also needs Q small products per
+    batch.
 
     Args:
         kernel: bound.  rows: all training rows.  batch_size: rows per sum.
@@ -170,7 +174,7 @@ def plan_layout(kernel: Kernel | None, rows: Rows, batch_size: int) -> Layout:
     best, best_cost = None, float(n) * rank**2
     for key in dict.fromkeys(leaf.key for leaf in kernel.leaves()):
         q, m = rows.columns[key].values.shape[0], sum(widths(kernel, key))
-        starts = batches * min(SMALL_PRODUCT, n / batches * m**2)
+        starts = batches * min(SMALL_PRODUCT, n / batches * m**2)  # overhead of one more product per batch
         cost = float(n) * m**2 + q * (float(rank) ** 2 + starts)
         if cost < best_cost and q * m**2 <= MAX_GROUPED_SUMS:
             best, best_cost = key, cost

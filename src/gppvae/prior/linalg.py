@@ -1,4 +1,4 @@
-"""Linear algebra shared by the posteriors: products per row, Cholesky factors that survive rounding, inverse roots."""
+"""Linear algebra shared by the posteriors: products per row, inverse roots, Cholesky with jitter where needed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def inverse_root(L: Tensor) -> Tensor:
 
 
 def steady_cholesky(precisions: Tensor) -> Tensor:
-    """Cholesky factors of matrices (K, H, H), with as little jitter as rounding makes necessary.
+    """Cholesky factors of matrices (K, H, H), with the least jitter at which the factorisation succeeds.
 
     The precisions of rows may differ by more digits than float64 has. Jitter is relative to the largest diagonal entry,
-    so it only makes the most precise directions a little more precise.
+    so it is small relative to the precision of the best determined direction.
     """
     size = precisions.diagonal(dim1=1, dim2=2).amax(1)[:, None]  # (K, 1)
     for jitter in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
@@ -39,4 +39,4 @@ def steady_cholesky(precisions: Tensor) -> Tensor:
         )
         if not failed.any():
             return factor
-    return torch.linalg.cholesky(precisions)  # raises with a reason
+    return torch.linalg.cholesky(precisions)  # raises an error that names the matrix

@@ -24,7 +24,7 @@ class Assembled:
 
 def assemble(stats: Statistics, layout: Layout) -> Assembled:
     """Sums per group of the layout, widened to all features. Cost O(Q H^2), whatever N is."""
-    A, B, A_var = stats.split()
+    A, B, A_var = stats.split()  # (Q, M, M), (Q, M, L), (Q, M, M)
     squares, R = layout.widen(torch.stack([A] if A_var is None else [A, A_var], dim=2), B)
     return Assembled(squares[0], R, None if A_var is None else squares[1], stats.sums)
 

@@ -1,4 +1,4 @@
-"""The posterior of the weights B, z = B'v + noise: condition once, evaluate anywhere."""
+"""The posterior of the weights B, with f = B'v and z = f + noise: condition once, evaluate anywhere."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ def minus(left: Features, right: Features) -> Features:
 
 
 class WeightPosterior(abc.ABC):
-    """q(B) = prod_l N(m_l, Sigma_l), with m (H, L)."""
+    """q(B) for one group of latents, Gaussian, with mean m (H, L); by default prod_l N(m_l, Sigma_l).
+
+    At features v: E f = m'v,   Var f_l = v'Sigma_l v.
+    """
 
     mean: Tensor
 
     def mean_at(self, V: Features) -> Tensor:
-        """E f at feature rows, (N, L). Cost O(N H L)."""
+        """E f = V m at rows, (N, L). Cost O(N H L)."""
         return V @ self.mean
 
     @abc.abstractmethod
     def var_at(self, V: Features) -> Tensor:
-        """Var f at feature rows, (N, L) or (N, 1) when it is the same for all latent dimensions."""
+        """Var f at rows, (N, L), or (N, 1) when it is the same for all latent dimensions."""
 
     def covariance_at(self, V: Features) -> Tensor:
-        """Covariance of f between latent dimensions at each feature row, (N, L, L); diagonal by default."""
+        """Covariance of f between latent dimensions at each row, (N, L, L); diagonal by default."""
         return torch.diag_embed(self.var_at(V).expand(len(V), self.mean.shape[1]))
 
     @abc.abstractmethod
@@ -56,19 +59,19 @@ class WeightPosterior(abc.ABC):
         eps = torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype)
         return self.mean + self.times_root(eps.to(self.mean.device))
 
-    @abc.abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """What `LatentPosterior.from_tensors` rebuilds it from."""
+        """What `LatentPosterior.from_tensors` rebuilds it from; by default all fields."""
+        return dict(vars(self))
 
     @abc.abstractmethod
     def shapes(self, H: int, L: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the float64 tensors among `tensors`, for H weights of L latents."""
 
     def check(self, H: int, L: int, places: Places | None) -> None:
-        """Raise ValueError unless this is finite and q(B) of H weights for L latents.
+        """Raise ValueError unless this is a finite q(B) of H weights for L latents.
 
         Args:
-            places: where the kernel has the weights of per-id blocks; None without block algebra.
+            places: positions of the shared and the per-id weights in the kernel; None without block algebra.
         """
         tensors = self.tensors()
         for name, shape in self.shapes(H, L).items():
@@ -90,7 +93,7 @@ class SharedCovariance(WeightPosterior):
     logdet: Tensor
 
     def var_at(self, V: Features) -> Tensor:
-        return (V @ self.root).square().sum(1, keepdim=True)
+        return (V @ self.root).square().sum(1, keepdim=True)  # diag(V root root'V'), (N, 1)
 
     def times_root(self, eps: Tensor) -> Tensor:
         return self.root @ eps
@@ -99,36 +102,30 @@ class SharedCovariance(WeightPosterior):
         H, L = self.mean.shape
         return 0.5 * (self.mean.square().sum() + L * (self.root.square().sum() - H - self.logdet))
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {"mean": self.mean, "root": self.root, "logdet": self.logdet}
-
     def shapes(self, H: int, L: int) -> dict[str, tuple[int, ...]]:
         return {"mean": (H, L), "root": (H, H), "logdet": ()}
 
 
 @dataclass(frozen=True)
 class DiagonalCovariance(WeightPosterior):
-    """Every weight has a standard deviation of its own: mean and std (H, L)."""
+    """Mean-field q(B): all weights independent, mean and std (H, L)."""
 
     mean: Tensor
     std: Tensor
 
     def var_at(self, V: Features) -> Tensor:
-        return V.square() @ self.std.square()
+        return V.square() @ self.std.square()  # (N, H) (H, L)
 
     def times_root(self, eps: Tensor) -> Tensor:
         return self.std * eps
 
     def kl_of_weights(self) -> Tensor:
-        """KL of every single weight, (H, L)."""
+        """KL of every single weight, 1/2 (m^2 + s^2 - 1 - log s^2), (H, L)."""
         var = self.std.square()
         return 0.5 * (self.mean.square() + var - 1.0 - var.log())
 
     def kl(self) -> Tensor:
         return self.kl_of_weights().sum()
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"mean": self.mean, "std": self.std}
 
     def shapes(self, H: int, L: int) -> dict[str, tuple[int, ...]]:
         return {"mean": (H, L), "std": (H, L)}
@@ -159,15 +156,16 @@ class BlockCovariance(WeightPosterior):
         return self.C.inverse() if self.W is self.C else self.C.sandwich(self.W.matrix())
 
     def var_at(self, V: Features) -> Tensor:
-        if isinstance(V, Tensor):  # averages over rows have features of several ids
+        if isinstance(V, Tensor):  # averages over rows have nonzero features of several ids
             return _quadratic(self.C, self.W, self.places, V).unsqueeze(1)
+        # v'Sigma v from the blocks of Sigma at the row's nonzero entries; rounding may take it below 0.
         return (V.x * self.blocks.at(V.shared, V.own, V.block)).sum(1, keepdim=True).clamp_min(0.0)
 
     def times_root(self, eps: Tensor) -> Tensor:
-        return self.places.put(*self.C.solve(self.W.times(self.places.take(eps))), eps)
+        return self.places.put(*self.C.solve(self.W.times(self.places.take(eps))), eps)  # C^-1 W^(1/2) eps
 
     def kl(self) -> Tensor:
-        L, logdet = self.mean.shape[1], self.W.logdet() - 2.0 * self.C.logdet()
+        L, logdet = self.mean.shape[1], self.W.logdet() - 2.0 * self.C.logdet()  # log |C^-1 W C^-1|
         return 0.5 * (self.mean.square().sum() + L * (self.blocks.trace() - self.places.n_weights - logdet))
 
     def tensors(self) -> dict[str, Tensor]:
@@ -196,9 +194,9 @@ class BlockCovariance(WeightPosterior):
 
 def _quadratic(C: Factor, W: Factor, places: Places, V: Tensor) -> Tensor:
     """v'C^-1 W C^-1 v for dense rows v of V, (N,)."""
-    v_0, v_p = places.take(V.T)
-    m = C.solve((v_0, v_p))
-    w_0, w_p = (v_0, v_p) if W is C else W.matrix().times_tall(m)
+    v_0, v_p = places.take(V.T)  # (H0, N), (P, R, N)
+    m = C.solve((v_0, v_p))  # C^-1 v
+    w_0, w_p = (v_0, v_p) if W is C else W.matrix().times_tall(m)  # W C^-1 v
     return (m[0] * w_0).sum(0) + (m[1] * w_p).sum((0, 1))
 
 
@@ -208,16 +206,16 @@ def condition_blocks(full: ArrowheadSums, places: Places, rank: int) -> BlockCov
     Args:
         rank: H.
     """
-    S = full.S.plus_identity()
+    S = full.S.plus_identity()  # I + S
     C, L = S.factor(), full.R[0].shape[1]
     mean = places.put(*C.solve(full.R), full.R[0].new_zeros(rank, L))
     return BlockCovariance(mean, C, C if full.T is None else S.plus(full.T, 1.0 / L).factor(), places)
 
 
 class Rotated(WeightPosterior):
-    """Independent along L orthogonal directions u_k of the latents: B = m + sum_k Sigma_k^(1/2) eps_k u_k'.
+    """q(B) independent along L orthogonal directions u_k of the latents: B = m + sum_k Sigma_k^(1/2) eps_k u_k'.
 
-    Adjacent directions may share a covariance: with K covariances, direction k has number k K // L.
+    Adjacent directions may share a covariance: with K covariances, direction k has covariance k K // L.
 
     Attributes:
         basis: U, directions as columns, (L, L).
@@ -232,14 +230,14 @@ class Rotated(WeightPosterior):
 
     @abc.abstractmethod
     def each_var_at(self, V: Features) -> Tensor:
-        """v'Sigma_k v at feature rows, (N, K)."""
+        """v'Sigma_k v at rows, (N, K)."""
 
     @abc.abstractmethod
     def each_covariance(self, several: list[Features]) -> Tensor:
-        """v_i'Sigma_k v_j for J feature rows of each of N rows, (N, K, J, J).
+        """v_i'Sigma_k v_j between J feature vectors at each of N rows, (N, K, J, J).
 
         Args:
-            several: J matrices of feature rows; with blocks, row n of all of them has the same id.
+            several: J matrices of features (N, H); with blocks, row n of all of them has the same id.
         """
 
     @abc.abstractmethod
@@ -248,31 +246,31 @@ class Rotated(WeightPosterior):
 
     @abc.abstractmethod
     def each_kl(self) -> Tensor:
-        """tr Sigma_k - H - log |Sigma_k|, (K,)."""
+        """tr Sigma_k - H - log |Sigma_k|, twice the KL without the mean, (K,)."""
 
     @property
-    def shared(self) -> Tensor:
-        """Which Sigma each direction has, (L,)."""
+    def covariance_index(self) -> Tensor:
+        """Number of the covariance of each direction, (L,)."""
         L = self.mean.shape[1]
         return torch.arange(L, device=self.mean.device) * self.n_covariances // L
 
     def var_along(self, V: Features) -> Tensor:
-        """Var of f along each direction at feature rows, (N, L)."""
-        return self.each_var_at(V)[:, self.shared]
+        """Var u_k'f at rows, (N, L)."""
+        return self.each_var_at(V)[:, self.covariance_index]  # (N, K) -> (N, L)
 
     def var_at(self, V: Features) -> Tensor:
-        return self.var_along(V) @ self.basis.square().T
+        return self.var_along(V) @ self.basis.square().T  # sum_k u_lk^2 Var u_k'f
 
     def covariance_at(self, V: Features) -> Tensor:
-        return (self.basis * self.var_along(V).unsqueeze(1)) @ self.basis.T
+        return (self.basis * self.var_along(V).unsqueeze(1)) @ self.basis.T  # U diag(Var) U', (N, L, L)
 
     def times_root(self, eps: Tensor) -> Tensor:
-        numbers = enumerate(self.shared.tolist())
+        numbers = enumerate(self.covariance_index.tolist())
         along = torch.cat([self.times_each_root(k, eps[:, n : n + 1]) for n, k in numbers], dim=1)
-        return along @ self.basis.T
+        return along @ self.basis.T  # (H, L directions) -> (H, L latents)
 
     def kl(self) -> Tensor:
-        return 0.5 * (self.mean.square().sum() + self.each_kl()[self.shared].sum())
+        return 0.5 * (self.mean.square().sum() + self.each_kl()[self.covariance_index].sum())
 
     def check(self, H: int, L: int, places: Places | None) -> None:
         super().check(H, L, places)
@@ -284,7 +282,7 @@ class Rotated(WeightPosterior):
 
 @dataclass(frozen=True)
 class RotatedCovariance(Rotated):
-    """Dense roots of the covariances.
+    """Dense covariances Sigma_k = root_k root_k'.
 
     Attributes:
         mean: (H, L).  basis: (L, L).  roots: of Sigma, (K, H, H).  logdets: log |Sigma|, (K,).
@@ -300,20 +298,17 @@ class RotatedCovariance(Rotated):
         return len(self.roots)
 
     def each_var_at(self, V: Features) -> Tensor:
-        return torch.stack([(V @ root).square().sum(1) for root in self.roots], dim=1)
+        return torch.stack([(V @ root).square().sum(1) for root in self.roots], dim=1)  # (N, K)
 
     def each_covariance(self, several: list[Features]) -> Tensor:
         V = torch.stack([row for row in several if isinstance(row, Tensor)], dim=1)  # (N, J, H)
-        return torch.stack([V @ root @ (V @ root).mT for root in self.roots], dim=1)
+        return torch.stack([V @ root @ (V @ root).mT for root in self.roots], dim=1)  # (N, K, J, J)
 
     def times_each_root(self, number: int, eps: Tensor) -> Tensor:
         return self.roots[number] @ eps
 
     def each_kl(self) -> Tensor:
         return self.roots.square().sum((1, 2)) - self.mean.shape[0] - self.logdets
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"mean": self.mean, "basis": self.basis, "roots": self.roots, "logdets": self.logdets}
 
     def shapes(self, H: int, L: int) -> dict[str, tuple[int, ...]]:
         K = self.n_covariances
@@ -343,20 +338,20 @@ class RotatedBlocks(Rotated):
         return [C.inverse() for C in self.factors]
 
     def each_var_at(self, V: Features) -> Tensor:
-        if isinstance(V, Tensor):  # averages over rows have features of several ids
+        if isinstance(V, Tensor):  # averages over rows have nonzero features of several ids
             return torch.stack([_quadratic(C, C, self.places, V) for C in self.factors], dim=1)
         each = [(V.x * Sigma.at(V.shared, V.own, V.block)).sum(1) for Sigma in self.blocks]
-        return torch.stack(each, dim=1).clamp_min(0.0)
+        return torch.stack(each, dim=1).clamp_min(0.0)  # (N, K)
 
     def each_covariance(self, several: list[Features]) -> Tensor:
         rows = [V for V in several if isinstance(V, BlockFeatures)]
         x = torch.stack([V.x for V in rows], dim=1)  # (N, J, H0 + R)
         each = [torch.stack([Sigma.at(V.shared, V.own, V.block) for V in rows], dim=1) for Sigma in self.blocks]
-        return torch.stack([x @ products.mT for products in each], dim=1)
+        return torch.stack([x @ products.mT for products in each], dim=1)  # (N, K, J, J)
 
     def times_each_root(self, number: int, eps: Tensor) -> Tensor:
         C = self.factors[number]
-        return self.places.put(*C.solve(C.times(self.places.take(eps))), eps)
+        return self.places.put(*C.solve(C.times(self.places.take(eps))), eps)  # C^-1 C^(1/2) eps
 
     def each_kl(self) -> Tensor:
         each = [Sigma.trace() + C.logdet() for Sigma, C in zip(self.blocks, self.factors, strict=True)]
@@ -384,9 +379,9 @@ class RotatedBlocks(Rotated):
 
 
 def condition(full: Assembled) -> SharedCovariance:
-    """Posterior of B given the latents that were summed: m = C^-1 R, Sigma = C^-1.
+    """Posterior of B given sums over the latents: m = C^-1 R, Sigma = C^-1.
 
-    Where the encoder's variances were summed too, its uncertainty in Z is integrated out: the mean moves with Z by
+    If the encoder's variances were summed too (T), its uncertainty about Z is integrated out: m changes with Z by
     C^-1 V'D^-1 dZ, so Sigma = C^-1 (C + T/L) C^-1, the variances s2 averaged over latent dimensions.
     Source: Casale et al. 2018, Eq. 8 (predictive posterior); docs/math.md, "A bound that factorises".
 
@@ -394,10 +389,10 @@ def condition(full: Assembled) -> SharedCovariance:
     """
     C = full.S + eye_like(full.S)
     L_C = torch.linalg.cholesky(C)
-    mean, logdet = torch.cholesky_solve(full.R, L_C), -2.0 * L_C.diagonal().log().sum()
+    mean, logdet = torch.cholesky_solve(full.R, L_C), -2.0 * L_C.diagonal().log().sum()  # m, log |C^-1|
     if full.T is None:
         return SharedCovariance(mean, inverse_root(L_C), logdet)
-    L_T = torch.linalg.cholesky(C + full.T / full.R.shape[1])
+    L_T = torch.linalg.cholesky(C + full.T / full.R.shape[1])  # root of C + T/L
     return SharedCovariance(mean, torch.cholesky_solve(L_T, L_C), 2.0 * (L_T.diagonal().log().sum() + logdet))
 
 
@@ -442,7 +437,7 @@ class LatentPosterior:
     def as_stored(self) -> LatentPosterior:
         """The same numbers in contiguous tensors, as they are read from a file.
 
-        Matrix products with another memory layout differ in their last digits, and a resumed run must not.
+        The last digits of a matrix product depend on the memory layout, and a resumed run must be bit-identical.
         """
         return self.from_tensors({name: value.contiguous() for name, value in self.tensors().items()})
 
@@ -474,4 +469,4 @@ def _factor_shapes(places: Places) -> dict[str, tuple[int, ...]]:
 def _check_places(got: Places, want: Places | None) -> None:
     same = want is not None and torch.equal(got.shared, want.shared) and torch.equal(got.own, want.own)
     if not same:
-        raise ValueError("the weights of q(B) must stand where the kernel has them")
+        raise ValueError("q(B) must have the shared and the per-id weights at the positions of the kernel")

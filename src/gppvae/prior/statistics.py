@@ -39,7 +39,7 @@ class Statistics:
     n_latents: int
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Statistics:
-        """The same sums, each tensor changed."""
+        """The same sums with a function applied to each tensor."""
         return Statistics(change(self.outer), change(self.sums), self.n_latents)
 
     def plus(self, other: Statistics, times: float = 1.0) -> Statistics:
@@ -48,7 +48,7 @@ class Statistics:
         return Statistics(outer, sums, self.n_latents)
 
     def dot(self, other: Statistics) -> Tensor:
-        """Inner product of all entries; with a gradient with respect to sums, a loss that has this gradient."""
+        """Inner product of all entries. If `self` is the gradient of a loss in the sums: its first-order part."""
         return (self.outer * other.outer).sum() + (self.sums * other.sums).sum()
 
     def tensors(self) -> list[Tensor]:
@@ -56,12 +56,12 @@ class Statistics:
         return [self.outer, self.sums]
 
     def whole(self) -> Statistics:
-        """The same sums with their parts merged, so that `tensors` of different rows have the same shapes."""
+        """The same sums with `parts` merged, so that `tensors` have the same shapes in all processes."""
         return self
 
-    def plus_keeping(self, part: Statistics, lost: list[Tensor]) -> Statistics:
-        """These rows and those of `part`, by compensated summation; `lost` holds the rounding errors."""
-        outer, sums = (_add_keeping(*each) for each in zip(self.tensors(), lost, part.tensors(), strict=True))
+    def plus_compensated(self, part: Statistics, lost: list[Tensor]) -> Statistics:
+        """These rows and those of `part`, by Kahan summation; `lost` holds the rounding errors and is updated."""
+        outer, sums = (_add_compensated(*each) for each in zip(self.tensors(), lost, part.tensors(), strict=True))
         return Statistics(outer, sums, self.n_latents)
 
     def split(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -78,9 +78,9 @@ class BlockStatistics(Statistics):
     Attributes:
         outer: (1, H0, H0 + L + H0), the sums of v0 [c v0, c mu, c^2 sbar v0]'.
         own: (P, R, R + H0 + L + R + H0), per id the sums of u [c u, c v0, c mu, c^2 sbar u, c^2 sbar v0]'; as in
-            `outer`, what holds sbar is missing when Z was sampled. None for zeros.
-        parts: further sums like `own`, of few ids each: which, (G,), no id twice, and (G, R, ...). A batch costs what
-            its rows cost, however many ids there are.
+            `outer`, the columns with sbar are missing when Z was sampled. None for zeros.
+        parts: further sums like `own`, each over few ids: their numbers (G,), without repeats, and (G, R, ...). The
+            cost of a batch is then that of its rows, however many ids there are.
         n_blocks: P.
     """
 
@@ -100,7 +100,7 @@ class BlockStatistics(Statistics):
             own = times * other.own if own is None else own.add(other.own, alpha=times)
         parts = self.parts + tuple((blocks, times * part) for blocks, part in other.parts)
         found = replace(self, outer=outer, sums=sums, own=own, parts=parts)
-        if own is not None and own is self.own:  # shared by everything that is added to the same sums
+        if own is not None and own is self.own:  # unchanged, so what was eliminated is reused
             found.__dict__["eliminated"] = self.eliminated
         return found
 
@@ -115,28 +115,25 @@ class BlockStatistics(Statistics):
 
     def whole(self) -> BlockStatistics:
         own = self.own
-        for blocks, part in self.parts:
+        for blocks, part in self.parts:  # (G,), (G, R, ...)
             own = part.new_zeros(self.n_blocks, *part.shape[1:]) if own is None else own
-            own = (
-                own.index_add(0, blocks, part)
-                if own is self.own or own.requires_grad
-                else own.index_add_(0, blocks, part)
-            )
+            in_place = own is not self.own and not own.requires_grad
+            own = own.index_add_(0, blocks, part) if in_place else own.index_add(0, blocks, part)
         return replace(self, own=own, parts=())
 
-    def plus_keeping(self, part: Statistics, lost: list[Tensor]) -> BlockStatistics:
+    def plus_compensated(self, part: Statistics, lost: list[Tensor]) -> BlockStatistics:
         assert isinstance(part, BlockStatistics) and self.own is not None and part.own is None
-        outer, sums = _add_keeping(self.outer, lost[0], part.outer), _add_keeping(self.sums, lost[1], part.sums)
-        # In place and only where rows were: a sum over all batches then costs O(N), not a copy of all ids per batch.
+        outer, sums = _add_compensated(self.outer, lost[0], part.outer), _add_compensated(self.sums, lost[1], part.sums)
+        # In place, at the ids of these rows only: a sum over all batches costs O(N), not a copy of all ids per batch.
         for blocks, own in part.parts:
-            of_blocks = lost[2][blocks]
-            self.own[blocks] = _add_keeping(self.own[blocks], of_blocks, own)
+            of_blocks = lost[2][blocks]  # (G, R, ...)
+            self.own[blocks] = _add_compensated(self.own[blocks], of_blocks, own)
             lost[2][blocks] = of_blocks
         return replace(self, outer=outer, sums=sums)
 
     def assembled(self) -> ArrowheadSums:
-        """The blocks of S, R and T."""
-        own = self.whole().own
+        """S, R and T as arrowheads."""
+        own = self.whole().own  # (P, R, R + H0 + L [+ R + H0])
         assert own is not None
         shared, L = self.outer[0], self.n_latents
         H0, R = len(shared), own.shape[1]
@@ -148,30 +145,30 @@ class BlockStatistics(Statistics):
 
     @functools.cached_property
     def eliminated(self) -> Tensor:
-        """What integrating out the weights of all ids in `own` takes from the shared sums, (H0, H0 + L)."""
+        """sum_p S_p'C_p^-1 [S_p, R_p] over all ids in `own`: subtracted where their weights are integrated out."""
         assert self.own is not None
         return _eliminated(self.own, self.outer.shape[1], self.n_latents)
 
     def only(self, blocks: Tensor) -> BlockStatistics:
-        """S and R of a few ids, renumbered, with the weights of all others integrated out; exact for q(B) of these.
+        """S and R of a few ids, renumbered; the weights of all others are integrated out, which is exact for q(B).
 
         Args:
             blocks: (G,) sorted, all those of `parts` among them.
         """
         assert self.own is not None
-        H0, own = self.outer.shape[1], self.own[blocks]
-        others = self.eliminated - _eliminated(own, H0, self.n_latents)
+        H0, own = self.outer.shape[1], self.own[blocks]  # (G, R, ...)
+        others = self.eliminated - _eliminated(own, H0, self.n_latents)  # (H0, H0 + L)
         parts = tuple((torch.searchsorted(blocks, which), part) for which, part in self.parts)
         outer = self.outer - torch.cat([others, self.outer.new_zeros(H0, self.outer.shape[2] - others.shape[1])], dim=1)
         return replace(self, outer=outer, own=own, parts=parts, n_blocks=len(blocks))
 
 
 def _eliminated(own: Tensor, H0: int, L: int) -> Tensor:
-    """sum_p S_p'C_p^-1 [S_p, R_p], (H0, H0 + L)."""
+    """sum_p S_p'C_p^-1 [S_p, R_p], the Schur complement's second term, (H0, H0 + L)."""
     R = own.shape[1]
-    C = own[:, :, :R] + eye_like(own[:, :, :R])
+    C = own[:, :, :R] + eye_like(own[:, :, :R])  # C_p, (P, R, R)
     right = own[:, :, R : R + H0 + L]  # arms and R_p, side by side
-    solved = torch.cholesky_solve(right, torch.linalg.cholesky(C))
+    solved = torch.cholesky_solve(right, torch.linalg.cholesky(C))  # [A_p, C_p^-1 R_p], (P, R, H0 + L)
     return right[:, :, :H0].flatten(0, 1).mT @ solved.flatten(0, 1)  # (H0, P R) (P R, H0 + L)
 
 
@@ -179,7 +176,7 @@ Sums = list[Statistics]  # one per group of latents
 
 
 def statistics(rows: GroupedRows, mean: Tensor, var: Tensor | None, noise: Tensor) -> Statistics:
-    """Sums over these rows.
+    """S, R, T and the scalars over these rows, per group of the layout (module docstring).
 
     Args:
         rows: x (N, M).  mean: encoder means or a sampled Z, (N, L).
@@ -189,24 +186,24 @@ def statistics(rows: GroupedRows, mean: Tensor, var: Tensor | None, noise: Tenso
     """
     x, c = rows.x, noise.reciprocal().reshape(-1, 1)  # (N, 1) or (1, 1)
     right = [x, mean] if var is None else [x, mean, (c * var.sum(1, keepdim=True)) * x]
-    outer = rows.outer(c * torch.cat(right, dim=1))
+    outer = rows.outer(c * torch.cat(right, dim=1))  # one product for S, R and T: (Q, M, M + L + M)
     return Statistics(outer, _scalar_sums(mean, var, noise), mean.shape[1])
 
 
 def weighted_sums(rows: GroupedRows, weight: Tensor, values: Tensor) -> Statistics:
-    """Sums of weight v v' and of v values', in the places of S and R; of the scalars only N.
+    """sum_n weight_n v v' in the place of S and sum_n v values' in that of R; of the scalars only N.
 
     Args:
         rows: x (N, M).  weight: (N, 1).  values: (N, L).
     """
-    outer = rows.outer(torch.cat([weight * rows.x, values], dim=1))
+    outer = rows.outer(torch.cat([weight * rows.x, values], dim=1))  # (Q, M, M + L)
     return Statistics(outer, outer.new_tensor([0.0, 0.0, 0.0, len(values)]), values.shape[1])
 
 
 def block_statistics(V: BlockFeatures, mean: Tensor, var: Tensor | None, noise: Tensor) -> BlockStatistics:
     """As `statistics`, for features in blocks. Cost: O(N (H0 + R) (2 H0 + 2 R + L))."""
     c = noise.reciprocal().reshape(-1, 1)  # (N, 1) or (1, 1)
-    second = None if var is None else c * var.sum(1, keepdim=True)
+    second = None if var is None else c * var.sum(1, keepdim=True)  # c sbar, (N, 1)
     shared = [V.shared, mean] if second is None else [V.shared, mean, second * V.shared]
     own = [V.own, V.shared, mean] if second is None else [V.own, V.shared, mean, second * V.own, second * V.shared]
     return _in_blocks(V, c * torch.cat(shared, 1), c * torch.cat(own, 1), _scalar_sums(mean, var, noise), mean.shape[1])
@@ -220,16 +217,16 @@ def weighted_block_sums(V: BlockFeatures, weight: Tensor, values: Tensor) -> Blo
 
 
 def _in_blocks(V: BlockFeatures, shared: Tensor, own: Tensor, sums: Tensor, n_latents: int) -> BlockStatistics:
-    """Sums of v0 shared' and, per id that the rows hold, of u own'."""
-    blocks, place = V.block.unique(return_inverse=True)
-    part = blocks, GroupedRows(V.own, place, len(blocks)).outer(own)
+    """sum_n v0 shared', and sum_n u own' per id of these rows."""
+    blocks, place = V.block.unique(return_inverse=True)  # (G,), (N,)
+    part = blocks, GroupedRows(V.own, place, len(blocks)).outer(own)  # (G, R, ...)
     return BlockStatistics((V.shared.T @ shared).unsqueeze(0), sums, n_latents, None, (part,), len(V.places.own))
 
 
 def _scalar_sums(mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
-    """t, u, e and N."""
+    """t, u, e and N, (4,)."""
 
-    def weighted(values: Tensor) -> Tensor:
+    def weighted(values: Tensor) -> Tensor:  # (N, L) -> ()
         return (values.sum(1) / noise).sum() if noise.ndim else values.sum() / noise
 
     n, t = len(mean), weighted(mean.square())
@@ -239,10 +236,10 @@ def _scalar_sums(mean: Tensor, var: Tensor | None, noise: Tensor) -> Tensor:
 
 
 class StatisticsSum:
-    """A running sum with compensation for rounding (Kahan 1965).
+    """A compensated sum of statistics (Kahan 1965).
 
     A second set of tensors holds the rounding errors, so the total error stays at about two units in the last place,
-    however many parts are added.
+    however many batches are added.
     """
 
     def __init__(self) -> None:
@@ -251,7 +248,7 @@ class StatisticsSum:
 
     @property
     def value(self) -> Sums:
-        assert self._total, "at least one part is added before the sum is asked for"
+        assert self._total, "add() comes before value"
         return self._total
 
     def add(self, parts: Sums) -> None:
@@ -261,12 +258,12 @@ class StatisticsSum:
             self._lost = [[torch.zeros_like(x) for x in part.tensors()] for part in self._total]
             return
         each = zip(self._total, self._lost, parts, strict=True)
-        self._total = [so_far.plus_keeping(part, lost) for so_far, lost, part in each]
+        self._total = [so_far.plus_compensated(part, lost) for so_far, lost, part in each]
 
 
-def _add_keeping(total: Tensor, lost: Tensor, x: Tensor) -> Tensor:
-    """total + x by compensated summation; the rounding error is kept in `lost`, in place."""
+def _add_compensated(total: Tensor, lost: Tensor, x: Tensor) -> Tensor:
+    """total + x by Kahan summation; `lost` is updated in place."""
     y = x - lost
     new = total + y
-    torch.sub(new, total, out=lost).sub_(y)
+    torch.sub(new, total, out=lost).sub_(y)  # (new - total) - y: what rounding added to the sum
     return new
