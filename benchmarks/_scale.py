@@ -35,49 +35,15 @@ from gppvae.training.loop import Trainer
 OBJECTS = 400
 
 
-class Counter:
-    """Counts what processes sum: numbers, and messages and their bytes as they are handed to torch.distributed.
-
-    Attributes:
-        epochs: the counts at the end of every epoch, in this order.
-    """
-
-    def __init__(self) -> None:
-        self.numbers = self.messages = self.bytes = 0
-        self.epochs: list[tuple[int, int, int]] = []
-        sum_, all_reduce, log = ProcessGroup.sum_, dist.all_reduce, Trainer.log
-
-        def counted(world: ProcessGroup, tensors: Sequence[Tensor]) -> None:
-            self.numbers += sum(tensor.numel() for tensor in tensors)
-            sum_(world, tensors)
-
-        def sent(message: Tensor, *args: Any, **options: Any) -> Any:
-            self.messages += 1
-            self.bytes += message.nbytes
-            return all_reduce(message, *args, **options)
-
-        def logged(trainer: Trainer, row: dict[str, Any]) -> None:
-            self.epochs.append((self.numbers, self.messages, self.bytes))
-            log(trainer, row)
-
-        ProcessGroup.sum_, dist.all_reduce, Trainer.log = counted, sent, logged  # type: ignore[method-assign]
-
-    def last_epoch(self) -> dict[str, int]:
-        before, after = self.epochs[-2:]
-        return dict(zip(("summed", "messages", "bytes"), np.subtract(after, before).tolist(), strict=True))
-
-
 def model_of(task: dict[str, Any]) -> GPPVAE:
     """Not fitted; one phase of one inference, at constant rates."""
-    names = (
-        ("decoder", "prior", "weights") if task["inference"] == "global" else ("encoder", "decoder", "prior", "noise")
-    )
+    own = ["weights"] if task["inference"] == "global" else ["encoder", "noise"]
     return GPPVAE(
         "Learned(object, 8) * Periodic(angle, 360)",
         latent_dim=16,
         network=task["network"],
         width=task["width"],
-        phases=[Phase("timed", task["inference"], task["epochs"], dict.fromkeys(names, 1e-3))],
+        phases=[Phase("timed", task["inference"], task["epochs"], dict.fromkeys(["decoder", "prior", *own], 1e-3))],
         batch_size=task["batch_size"],
         device="cpu",
     )
@@ -92,31 +58,72 @@ def data_of(task: dict[str, Any]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 def train(task: dict[str, Any]) -> dict[str, Any]:
     """Epochs of one inference over a file; seconds of an epoch after the first, peak memory of the process."""
-    counter = Counter()
-    model = model_of(task).fit(*data_of(task), progress=False)
-    ends = [row["seconds"] for row in model.history_]
-    return {
-        "seconds": statistics.median(np.diff(ends).tolist()),
-        "peak_bytes": peak_memory(),
-        "summed_by_formula": summed_by_formula(model, task),
-    } | counter.last_epoch()
+    ends = [row["seconds"] for row in model_of(task).fit(*data_of(task), progress=False).history_]
+    return {"seconds": statistics.median(np.diff(ends).tolist()), "peak_bytes": peak_memory()}
 
 
-class Enough(Exception):
-    """The last epoch that is timed has ended."""
+class Enough(Exception):  # noqa: N818 (not an error)
+    """The last epoch has ended."""
 
 
-def epochs_of(task: dict[str, Any]) -> tuple[float, float]:
-    """Seconds and processor seconds of an epoch after the first, in this process; the fit ends with the last epoch."""
-    ends: list[tuple[float, float]] = []
+def epochs(task: dict[str, Any], after: Callable[[Trainer, dict[str, Any]], None]) -> None:
+    """Train, and do no more when the last epoch has ended; `after` is called with the metrics of every epoch."""
 
     def logged(trainer: Trainer, row: dict[str, Any]) -> None:
-        ends.append((row["seconds"], row["cpu_seconds"]))
-        if len(ends) == task["epochs"]:
+        after(trainer, row)
+        if row["epoch"] == task["epochs"]:
             raise Enough
 
     with mock.patch.object(Trainer, "log", logged), contextlib.suppress(Enough):
         model_of(task).fit(*data_of(task), progress=False)
+
+
+def count(task: dict[str, Any]) -> dict[str, Any]:
+    """What a process hands to torch.distributed in the last epoch: messages, their bytes, and the numbers in them."""
+    sum_, all_reduce = ProcessGroup.sum_, dist.all_reduce
+    counts, ends = np.zeros(3, dtype=int), []
+    by_formula = 0
+
+    def summed(world: ProcessGroup, tensors: Sequence[Tensor]) -> None:
+        counts[0] += sum(tensor.numel() for tensor in tensors)
+        sum_(world, tensors)
+
+    def sent(message: Tensor, *args: Any, **options: Any) -> Any:
+        counts[1:] += 1, message.nbytes
+        return all_reduce(message, *args, **options)
+
+    def after(trainer: Trainer, row: dict[str, Any]) -> None:
+        nonlocal by_formula
+        ends.append(counts.copy())
+        by_formula = summed_by_formula(trainer, task)
+
+    with mock.patch.object(ProcessGroup, "sum_", summed), mock.patch.object(dist, "all_reduce", sent):
+        epochs(task, after)
+    found = dict(zip(("summed", "messages", "bytes"), (ends[-1] - ends[-2]).tolist(), strict=True))
+    return found | {"summed_by_formula": by_formula if task["processes"] > 1 else 0}
+
+
+def summed_by_formula(trainer: Trainer, task: dict[str, Any]) -> int:
+    """The last row of the table of costs in docs/scaling.md: gradients of P parameters with 4 loss terms, and
+    statistics with 4 sums."""
+    prior = trainer.model.prior
+    P = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
+    views = Table({"object": np.zeros(16, dtype=int), "angle": np.arange(16) * 22.5})
+    summed = prior.groups[0].layout.rows(prior.code(views))
+    Q, M, L = summed.n_groups, summed.x.shape[1], prior.n_latents
+    steps = -(-task["N"] // task["batch_size"])
+    if task["inference"] == "exact":
+        return P + 4 + Q * M * (2 * M + L) + 4
+    if task["inference"] == "global":  # means and standard deviations of the weights are learned
+        return steps * (P + 2 * Q * M * L + 4)
+    conditioned = -(-steps // max(1, steps // REFRESHES_PER_EPOCH))
+    return steps * (P + 4) + conditioned * (Q * M * (M + L) + 4)
+
+
+def epoch_of(task: dict[str, Any]) -> tuple[float, float]:
+    """Seconds and processor seconds of an epoch after the first, in this process."""
+    ends: list[tuple[float, float]] = []
+    epochs(task, lambda trainer, row: ends.append((row["seconds"], row["cpu_seconds"])))
     wall, cpu = np.median(np.diff(ends, axis=0), axis=0).tolist()
     return wall, cpu
 
@@ -133,11 +140,11 @@ def together(task: dict[str, Any]) -> dict[str, Any]:
     for _ in range(task["rounds"]):
         with alone():
             if world.first:
-                found["one"].append(epochs_of(task))
+                found["one"].append(epoch_of(task))
             world.barrier()
-            found["two apart"].append(epochs_of(half))
+            found["two apart"].append(epoch_of(half))
         world.barrier()
-        found["two"].append(epochs_of(task))
+        found["two"].append(epoch_of(task))
     wall, cpu = ({name: [pair[k] for pair in pairs] for name, pairs in found.items()} for k in (0, 1))
     return {"seconds": statistics.median(wall["two"]), "rounds": wall, "cpu": cpu, "peak_bytes": peak_memory()}
 
@@ -149,23 +156,6 @@ def alone() -> Iterator[None]:
         for module in (base, measuring):
             patches.enter_context(mock.patch.object(module, "current_world", lambda: ALONE))
         yield
-
-
-def summed_by_formula(model: GPPVAE, task: dict[str, Any]) -> int:
-    """The last row of the table of costs in docs/scaling.md: gradients of P parameters with 4 loss terms, and
-    statistics with 4 sums."""
-    P = sum(parameter.numel() for parameter in model.model_.parameters() if parameter.requires_grad)
-    views = Table({"object": np.zeros(16, dtype=int), "angle": np.arange(16) * 22.5})
-    summed = model.prior_.groups[0].layout.rows(model.prior_.code(views))
-    Q, M, L = summed.n_groups, summed.x.shape[1], model.prior_.n_latents
-    steps = -(-task["N"] // task["batch_size"])
-    if task["inference"] == "exact":
-        return P + 4 + Q * M * (2 * M + L) + 4
-    if task["inference"] == "global":  # no encoder and no noise, but means and standard deviations of the weights
-        P -= sum(parameter.numel() for parameter in model.model_.autoencoder.encoder.parameters()) + 1
-        return steps * (P + 2 * Q * M * L + 4)
-    conditioned = -(-steps // max(1, steps // REFRESHES_PER_EPOCH))
-    return steps * (P + 4) + conditioned * (Q * M * (M + L) + 4)
 
 
 def by_gpytorch(problem: Problem, expected: bool) -> float:
@@ -202,7 +192,7 @@ def gp_term(task: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    work = {"train": train, "gp_term": gp_term, "together": together}[sys.argv[1]]
+    work = {"train": train, "gp_term": gp_term, "together": together, "count": count}[sys.argv[1]]
     found = work(json.loads(sys.argv[2]))
     if first_process():
         print(json.dumps(found))

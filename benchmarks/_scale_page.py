@@ -155,7 +155,7 @@ def _shared(row: Row, key: str) -> list[str]:
 def _sent(row: Row) -> list[str]:
     """What each process hands over to be summed in an epoch."""
     sizes = [f"{row[key]:,}" for key in ("processes", "N", "batch_size")]
-    counts = [f"{row['summed_by_formula'] * (row['processes'] > 1):,}", f"{row['summed']:,}", f"{row['messages']:,}"]
+    counts = [f"{row['summed_by_formula']:,}", f"{row['summed']:,}", f"{row['messages']:,}"]
     return [row["inference"], *sizes, *counts, f"{row['bytes'] / 1e6:.3g}"]
 
 

@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import QUICK, ROOT
+from _common import BEGAN, QUICK, ROOT
 from _scale_page import INFERENCES, METHODS, SCALED, SHAPES, claims, draw, fill_page, tables
 
 from gppvae.training.checkpoint import write_json
-from gppvae.training.folder import provenance
 
 WORK = Path(__file__).parent / "_scale.py"
 PARTS = ("training", "gp", "scaling", "communication")
-KINDS = {"training": "train", "gp": "gp_term", "scaling": "together", "communication": "train"}
+KINDS = {"training": "train", "gp": "gp_term", "scaling": "together", "communication": "count"}
 DENSE_BYTES = 1_500_000_000  # the others hold V; beyond this they are not run
 
 
@@ -39,7 +38,7 @@ class Measured:
     def __init__(self, path: Path, again: bool) -> None:
         self.path, self.again = path, again
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.content: dict[str, Any] = dict.fromkeys(PARTS, [])
+        self.content: dict[str, Any] = {part: [] for part in PARTS}
         if path.exists():
             self.content |= json.loads(path.read_text())
 
@@ -48,28 +47,33 @@ class Measured:
         rows = self.content[part]
         old = [row for row in rows if row["task"] == task]
         if old and not self.again:
-            print(f"{part:8} {task}: {old[0]['seconds']:.4g} s, as measured before", flush=True)
+            print(f"{part:8} {task}: {told(old[0])}, as measured before", flush=True)
             return
         started = time.perf_counter()
         found = measure(KINDS[part], task, file, processes)
-        about = {"wall_seconds": round(time.perf_counter() - started, 1), "commit": provenance()["commit"]}
+        about = {"wall_seconds": round(time.perf_counter() - started, 1), "commit": BEGAN["commit"]}
         self.content[part] = [row for row in rows if row["task"] != task] + [{"task": task} | task | found | about]
         self.save()
-        print(f"{part:8} {task}: {found['seconds']:.4g} s, peak {found['peak_bytes'] / 2**20:.0f} MiB", flush=True)
+        print(f"{part:8} {task}: {told(found)}", flush=True)
 
     def save(self) -> None:
-        about = provenance()
-        write_json(self.path, {part: self.content[part] for part in PARTS} | {"about": about})
+        write_json(self.path, {part: self.content[part] for part in PARTS} | {"about": BEGAN})
 
     def finish(self, figure: Path, page: Path | None) -> None:
         """Claims into the file, the figure, and the tables into the page or on the screen."""
         rows = {part: self.content[part] for part in PARTS}
-        self.content = rows | {"claims": claims(rows["training"], rows["gp"], rows["scaling"]), "about": provenance()}
+        self.content = rows | {"claims": claims(rows["training"], rows["gp"], rows["scaling"]), "about": BEGAN}
         write_json(self.path, self.content)
         draw(rows["training"], rows["gp"], figure)
         if page is not None:
             fill_page(page, self.content)
         print(tables(self.content))
+
+
+def told(found: dict[str, Any]) -> str:
+    if "messages" in found:
+        return f"{found['messages']} messages, {found['bytes']} bytes"
+    return f"{found['seconds']:.4g} s, peak {found['peak_bytes'] / 2**20:.0f} MiB"
 
 
 def measure(kind: str, task: dict[str, Any], file: Path | None, processes: int) -> dict[str, Any]:

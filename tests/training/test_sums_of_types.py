@@ -36,14 +36,8 @@ def test_every_process_has_the_sum_in_the_type_it_came_in(few: bool, summed: Pat
 
 
 def test_few_floats_share_one_message_and_many_keep_their_type(summed: Path) -> None:
-    sent = [
-        {
-            key: int(value)
-            for key, value in load_file(summed / f"{name}-0.safetensors").items()
-            if key.startswith("sent")
-        }
-        for name in ("few", "many")
-    ]
+    found = [load_file(summed / f"{name}-0.safetensors") for name in ("few", "many")]
+    sent = [{key: int(size) for key, size in own.items() if key.startswith("sent")} for own in found]
     few, many = tensors_of(0, few=True), tensors_of(0, few=False)
     doubles = few["kernel"].numel() + 1
     assert sent[0] == {"sent torch.float64": few["network"].numel() + 5 + doubles, "sent torch.int64": 1}
