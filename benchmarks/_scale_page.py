@@ -18,6 +18,11 @@ Row = dict[str, Any]
 SHAPES = {"digits": {"M": 8, "Q": 16, "L": 16}, "faces": {"M": 64, "Q": 9, "L": 256}}
 METHODS = {"ours": "gppvae", "paper": "the paper's coefficients", "gpytorch": "GPyTorch low rank"}
 INFERENCES = ("minibatch", "exact")
+SCALED = ("minibatch", "global", "exact")
+FASTER = {
+    "two": "two processes over one",
+    "two apart": "two processes that share nothing over one, the limit of this machine",
+}
 BYTES_PER_ROW = 40  # two coded columns and the order of an epoch, and the two columns of the table itself
 
 
@@ -36,15 +41,15 @@ def claims(training: list[Row], gp: list[Row], scaling: list[Row]) -> list[Row]:
     """What the measurements say about each target; parts that were not run say nothing."""
     found: list[Row] = []
     for inference in INFERENCES:
-        rows, pair = pick(training, inference=inference), pick(scaling, inference=inference)
+        rows = pick(training, inference=inference)
         if len(rows) > 1:
             found.append(claim(f"{inference}: time of an epoch against N, slope", slope(rows), 0.9, 1.1))
             grown = (rows[-1]["peak_bytes"] - rows[0]["peak_bytes"]) / 1e6
             name = f"{inference}: peak memory at {rows[-1]['N']:,} rows over {rows[0]['N']:,}, MB"
             found.append(claim(name, grown, None, 300.0))
-        if len(pair) == 2:
-            seconds = {row["processes"]: row["seconds"] for row in pair}
-            found.append(claim(f"{inference}: two processes over one", seconds[1] / seconds[2], 1.6, None))
+    for row in (row for inference in SCALED for row in pick(scaling, inference=inference)):
+        for name, least in (("two", 1.6), ("two apart", None)):
+            found.append(claim(f"{row['inference']}: {FASTER[name]}", faster(row, name), least, None))
     for shape in SHAPES:
         mine = pick(gp, shape=shape, method="ours")
         if len(mine) > 1:
@@ -60,6 +65,12 @@ def claims(training: list[Row], gp: list[Row], scaling: list[Row]) -> list[Row]:
                 apart = max(abs(row["value"] - that["value"]) / abs(row["value"]) for row, that in shared)
                 found.append(claim(f"GP term, {shape}: difference to {METHODS[other]}", apart, None, 1e-6))
     return found
+
+
+def faster(row: Row, name: str) -> float:
+    """How many times faster than one process; the median of rounds, each of which ran all in turns."""
+    pairs = zip(row["rounds"]["one"], row["rounds"][name], strict=True)
+    return float(np.median([one / other for one, other in pairs]))
 
 
 def claim(name: str, value: float, least: float | None, most: float | None) -> Row:
@@ -112,12 +123,13 @@ def tables(content: dict[str, Any]) -> str:
     terms = [_term(row) for row in content["gp"] if row["method"] == "ours"]
     if terms:
         parts.append(markdown(["GP term", "N", "seconds", "operations by formula", "so 10^9 per second"], terms))
-    summed = [
-        [row["inference"], f"{row['summed_by_formula']:,}", f"{row['summed']:,}"]
-        for row in pick(content["scaling"], processes=2)
-    ]
-    if summed:
-        parts.append(markdown(["two processes", "numbers summed per epoch, by formula", "counted"], summed))
+    shared = [_shared(row, key) for row in content["scaling"] for key in ("rounds", "cpu")]
+    if shared:
+        parts.append(markdown(["seconds of an epoch", "", "one process", "two", "two that share nothing"], shared))
+    sent = [_sent(row) for row in content["communication"]]
+    if sent:
+        header = ["sums of an epoch", "processes", "N", "batch", "numbers, by formula", "counted", "messages", "MB"]
+        parts.append(markdown(header, sent))
     facts = content["about"]
     about = f"{facts['machine']}, one thread per process, torch {facts['versions']['torch']}, commit {facts['commit']}."
     return "\n\n".join([*parts, about])
@@ -133,6 +145,18 @@ def _trained(row: Row, first: Row) -> list[str]:
     each = 1e6 * row["seconds"] / row["N"]
     cells = [f"{row['N']:,}", f"{row['seconds']:.2f}", f"{each:.0f}", f"{row['peak_bytes'] / 2**20:.0f}"]
     return [row["inference"], *cells, f"{by_formula / 1e6:.0f}", f"{grown / 1e6:.0f}"]
+
+
+def _shared(row: Row, key: str) -> list[str]:
+    seconds = [f"{np.median(row[key][name]):.2f}" for name in ("one", "two", "two apart")]
+    return [row["inference"], {"rounds": "on the clock", "cpu": "of a processor, each"}[key], *seconds]
+
+
+def _sent(row: Row) -> list[str]:
+    """What each process hands over to be summed in an epoch."""
+    sizes = [f"{row[key]:,}" for key in ("processes", "N", "batch_size")]
+    counts = [f"{row['summed_by_formula']:,}", f"{row['summed']:,}", f"{row['messages']:,}"]
+    return [row["inference"], *sizes, *counts, f"{row['bytes'] / 1e6:.3g}"]
 
 
 def _term(row: Row) -> list[str]:

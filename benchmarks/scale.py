@@ -1,6 +1,6 @@
 """Time and memory against the number of rows, the GP term beside other implementations, one process beside two.
 
-    python benchmarks/scale.py [training gp scaling] [--quick] [--again]
+    python benchmarks/scale.py [training gp scaling communication] [--quick] [--again]
 
 Every measurement runs in a process of its own with one thread; data of the training runs are on disk. Each is written
 to results/scale.json as soon as it is made, and one that is there already is not made again: the script goes on where
@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import QUICK, ROOT
-from _scale_page import INFERENCES, METHODS, SHAPES, claims, draw, fill_page, tables
+from _common import BEGAN, QUICK, ROOT
+from _scale_page import INFERENCES, METHODS, SCALED, SHAPES, claims, draw, fill_page, tables
 
 from gppvae.training.checkpoint import write_json
-from gppvae.training.folder import provenance
 
 WORK = Path(__file__).parent / "_scale.py"
-PARTS = ("training", "gp", "scaling")
+PARTS = ("training", "gp", "scaling", "communication")
+KINDS = {"training": "train", "gp": "gp_term", "scaling": "together", "communication": "count"}
 DENSE_BYTES = 1_500_000_000  # the others hold V; beyond this they are not run
 
 
@@ -38,35 +38,42 @@ class Measured:
     def __init__(self, path: Path, again: bool) -> None:
         self.path, self.again = path, again
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {part: [] for part in PARTS}
+        self.content: dict[str, Any] = {part: [] for part in PARTS}
+        if path.exists():
+            self.content |= json.loads(path.read_text())
 
     def add(self, part: str, task: dict[str, Any], file: Path | None = None, processes: int = 1) -> None:
         """Measure unless it is there."""
         rows = self.content[part]
         old = [row for row in rows if row["task"] == task]
         if old and not self.again:
-            print(f"{part:8} {task}: {old[0]['seconds']:.4g} s, as measured before", flush=True)
+            print(f"{part:8} {task}: {told(old[0])}, as measured before", flush=True)
             return
         started = time.perf_counter()
-        found = measure("gp_term" if part == "gp" else "train", task, file, processes)
-        about = {"wall_seconds": round(time.perf_counter() - started, 1), "commit": provenance()["commit"]}
+        found = measure(KINDS[part], task, file, processes)
+        about = {"wall_seconds": round(time.perf_counter() - started, 1), "commit": BEGAN["commit"]}
         self.content[part] = [row for row in rows if row["task"] != task] + [{"task": task} | task | found | about]
         self.save()
-        print(f"{part:8} {task}: {found['seconds']:.4g} s, peak {found['peak_bytes'] / 2**20:.0f} MiB", flush=True)
+        print(f"{part:8} {task}: {told(found)}", flush=True)
 
     def save(self) -> None:
-        about = provenance()
-        write_json(self.path, {part: self.content[part] for part in PARTS} | {"about": about})
+        write_json(self.path, {part: self.content[part] for part in PARTS} | {"about": BEGAN})
 
     def finish(self, figure: Path, page: Path | None) -> None:
         """Claims into the file, the figure, and the tables into the page or on the screen."""
         rows = {part: self.content[part] for part in PARTS}
-        self.content = rows | {"claims": claims(**rows), "about": provenance()}
+        self.content = rows | {"claims": claims(rows["training"], rows["gp"], rows["scaling"]), "about": BEGAN}
         write_json(self.path, self.content)
         draw(rows["training"], rows["gp"], figure)
         if page is not None:
             fill_page(page, self.content)
         print(tables(self.content))
+
+
+def told(found: dict[str, Any]) -> str:
+    if "messages" in found:
+        return f"{found['messages']} messages, {found['bytes']} bytes"
+    return f"{found['seconds']:.4g} s, peak {found['peak_bytes'] / 2**20:.0f} MiB"
 
 
 def measure(kind: str, task: dict[str, Any], file: Path | None, processes: int) -> dict[str, Any]:
@@ -116,17 +123,27 @@ def gp(measured: Measured, folder: Path, quick: bool) -> None:
 
 
 def scaling(measured: Measured, folder: Path, quick: bool) -> None:
+    n, rounds = (2_000, 1) if quick else (20_000, 3)
+    file = write_samples(folder, n, 32)
+    for inference in SCALED:
+        task = {"N": n, "inference": inference, "network": "conv", "width": 8, "batch_size": 500, "epochs": 4}
+        measured.add("scaling", task | {"rounds": rounds}, file, processes=2)
+
+
+def communication(measured: Measured, folder: Path, quick: bool) -> None:
+    """The same rows for 1, 2 and 4 processes, and a quarter of them for each process; nothing is timed."""
     n = 2_000 if quick else 20_000
     file = write_samples(folder, n, 32)
-    for inference in INFERENCES:
-        for processes in (1, 2):
-            task = {"N": n, "inference": inference, "network": "conv", "width": 8, "batch_size": 500, "epochs": 4}
-            measured.add("scaling", task | {"processes": processes}, file, processes)
+    for inference in SCALED:
+        for quarters, processes in [(4, 1), (4, 2), (4, 4), (1, 1), (2, 2)]:
+            rows, batch = n * quarters // 4, 500 * quarters // 4
+            task = {"N": rows, "inference": inference, "network": "conv", "width": 8, "batch_size": batch}
+            measured.add("communication", task | {"epochs": 2, "processes": processes}, file, processes)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=PARTS, metavar="part", help="training, gp, scaling; all by default")
+    parser.add_argument("parts", nargs="*", default=PARTS, metavar="part", help=f"{', '.join(PARTS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="a hundredth of the rows, to see that it runs")
     parser.add_argument("--again", action="store_true", help="measure these parts anew")
     args = parser.parse_args()
@@ -137,7 +154,8 @@ def main() -> None:
     measured = Measured(out / "results" / "scale.json", args.again)
     with tempfile.TemporaryDirectory() as folder:
         for part in args.parts:
-            {"training": training, "gp": gp, "scaling": scaling}[part](measured, Path(folder), args.quick)
+            run = {"training": training, "gp": gp, "scaling": scaling, "communication": communication}[part]
+            run(measured, Path(folder), args.quick)
     page = None if args.quick else ROOT / "docs" / "scaling.md"
     measured.finish(out / "docs" / "figures" / "scale.png", page)
 

@@ -19,6 +19,7 @@ from gppvae.data.world import ALONE, World
 POLL_SECONDS = 0.02
 LEAVE_SECONDS = 0.2
 SENTENCE_BYTES = 2000
+WIDENED_BYTES = 1 << 18
 
 
 class ProcessGroup(World):
@@ -29,9 +30,11 @@ class ProcessGroup(World):
 
     @torch.no_grad()
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        for group in _alike(tensors):
-            flat = torch.cat([tensor.reshape(-1) for tensor in group])
-            dist.all_reduce(flat)
+        groups = _messages(tensors)
+        flats = [torch.cat([tensor.reshape(-1) for tensor in group]) for group in groups]
+        for sent in [dist.all_reduce(flat, async_op=True) for flat in flats]:  # all are on their way at once
+            sent.wait()
+        for group, flat in zip(groups, flats, strict=True):
             for tensor, part in zip(group, flat.split([tensor.numel() for tensor in group]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
@@ -47,11 +50,20 @@ class ProcessGroup(World):
         self.sum_([torch.zeros(1)])
 
 
-def _alike(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Tensors grouped by type and device: one message per group."""
+def _messages(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Tensors grouped into messages: one per type and device; one per device for floats that are few.
+
+    Every message is waited for, and a short one takes as long as an empty one. So float32 tensors join float64 ones,
+    which loses nothing, unless the message would grow by more than WIDENED_BYTES.
+    """
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for single, device in [key for key in groups if key[0] is torch.float32]:
+        narrow = groups[single, device]
+        wide = groups.get((torch.float64, device))
+        if wide is not None and sum(tensor.nbytes for tensor in narrow) <= WIDENED_BYTES:
+            wide.extend(groups.pop((single, device)))  # torch.cat promotes them
     return list(groups.values())
 
 
