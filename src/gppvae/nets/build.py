@@ -18,7 +18,7 @@ NETWORKS = ("auto", "image", "vector", "conv", "wide", "faces", "mlp")
 WIDTHS = {"image": 32, "vector": 128, "conv": 8, "wide": 32, "faces": 32, "mlp": 128}
 LEAST_SIDE = 8  # smallest side of an image, in pixels, for three stages of stride 2
 LARGEST_GRID = 16  # largest side of the grid from which the image network up-samples, in pixels
-GRID_WIDTH = 64  # channels of the smallest grid of the image network, where no width is given
+GRID_WIDTH = 64  # channels of the smallest grid of the image network from its default width on, at least
 BLOCKS = (1, 1)  # residual blocks of the image network on its smallest grids
 
 
@@ -78,12 +78,11 @@ def _pair(
     masked: bool,
 ) -> tuple[nn.Module, nn.Module]:
     """One encoder and decoder with random weights; arguments as in `build_networks`."""
-    grid_width = width or GRID_WIDTH
     name, width = choose_network(name, shape, width)
     out = (numbers_per_value * shape[0], *shape[1:])  # (k C, height, width) or (k K,)
     # The weights drawn here are replaced below; the fork restores torch's global generator.
     with torch.random.fork_rng(devices=[], enabled=generator is not None):
-        encoder, decoder = _made(name, shape, out, latent_dim, width, grid_width, masked)
+        encoder, decoder = _made(name, shape, out, latent_dim, width, masked)
     if generator is not None:
         for network in (encoder, decoder):
             draw_weights(network, generator)
@@ -105,7 +104,6 @@ def _made(
     out: tuple[int, ...],
     latent_dim: int,
     width: int,
-    grid_width: int,
     masked: bool,
 ) -> tuple[nn.Module, nn.Module]:
     seen = (2 * shape[0], *shape[1:]) if masked else shape  # values and mask, as MaskedEncoder concatenates them
@@ -124,6 +122,7 @@ def _made(
     if name == "image":
         doublings = max(2, math.ceil(math.log2(max(image[1:]) / LARGEST_GRID)))  # from the grid to the image
         channels = (max(8, width // 2),) * (doublings - 2) + (width,) * 3
+        grid_width = width if width < WIDTHS["image"] else max(width, GRID_WIDTH)
         decoder = ShuffleDecoder(drawn, latent_dim, width, doublings, grid_width, BLOCKS)
         return ConvEncoder(image, latent_dim, channels), decoder
     stages, convs = (5, 2) if name == "faces" else (3, 1)  # Figures S2 and S1 of the paper
