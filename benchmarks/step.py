@@ -405,7 +405,7 @@ def main() -> None:
     torch.set_num_threads(1)
     cases = {}
     for name in args.cases:
-        rounds, profiled = (1, 2) if args.quick else (5, 5)
+        rounds, profiled = (1, 2) if args.quick else (5, 20)
         cases[name] = found = measure(CASES[name], args.seed, rounds, profiled, name in COMPILED and not args.quick)
         print(f"\n{name}: {found['candidates']['as it is']['cpu_seconds'] * 1e3:.0f} ms of processor time per step")
         for title in ("shares", "former_shares"):
