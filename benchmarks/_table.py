@@ -13,6 +13,7 @@ from gppvae.data.atomic import write_bytes
 from gppvae.paper.provenance import told, why_unclean
 
 STEPS = ("term", "posterior")
+MOST_DISTURBED, DISTURBED = 1.25, "disturbed"  # profiled time of a step, relative to its processor time
 PAGE = ROOT / "docs" / "benchmarks.md"
 SCRIPTS = {
     "epoch.json": "epoch.py",
@@ -21,6 +22,7 @@ SCRIPTS = {
     "waiting.json": "waiting.py",
     "subjects.json": "subjects.py",
     "learned_or_categorical.json": "learned_or_categorical.py",
+    "step.json": "step.py",
 }
 
 
@@ -112,6 +114,37 @@ def courses_table(result: dict[str, Any]) -> str:
     return markdown(["courses", "visits seen", *kernels], rows)
 
 
+def step_table(result: dict[str, Any]) -> str:
+    cases = result["cases"]
+    parts = list(next(iter(cases.values()))["shares"])
+    rows = []
+    for name, case in cases.items():
+        images, found = case["settings"], case["candidates"]
+        size = " x ".join(map(str, [*images["image"][1:], images["image"][0]]))
+        for when, key in (("now", "shares"), ("before", "former_shares")):
+            seconds = found["as it is" if when == "now" else "former"]["cpu_seconds"]
+            profiled = case["profiled_ms" if when == "now" else "former_profiled_ms"] / 1e3
+            # The profiler has a clock on the wall only. Long operations are interrupted most, which raises their share.
+            disturbed = profiled > MOST_DISTURBED * seconds
+            shares = [DISTURBED if disturbed else f"{case[key][part]:.0%}" for part in parts]
+            rows.append([name, f"{size}, {images['inference']}", when, f"{seconds * 1e3:.0f} ms", *shares])
+    of_steps = {name: case["candidates"] for name, case in cases.items()}
+    of_predictions = {name: case["prediction"] for name, case in cases.items()}
+    return "\n\n".join([
+        markdown(["case", "images, inference", "", "a step", *parts], rows),
+        markdown(["a step with", *cases], tried(of_steps, "as it is")),
+        markdown(["a prediction, rows decoded at once", *cases], tried(of_predictions, "64")),
+    ])  # fmt: skip
+
+
+def tried(found: dict[str, dict[str, Any]], base: str) -> list[list[str]]:
+    """A row per candidate, with its ratio to `base` in every case."""
+    names = [name for name in dict.fromkeys(name for case in found.values() for name in case) if name != base]
+    return [
+        [name, *(f"{case[name]['cpu_ratio']:.2f}" if name in case else "" for case in found.values())] for name in names
+    ]
+
+
 def about(result: dict[str, Any]) -> str:
     facts = result["about"]
     return (
@@ -143,7 +176,7 @@ def filled(page: str, name: str, content: str) -> str:
 def main() -> None:
     page = PAGE.read_text()
     tables = {"epoch": epoch_table, "gp_term": gp_term_table, "faces_cost": faces_table, "waiting": waiting_table}
-    tables |= {"subjects": subjects_table, "learned_or_categorical": courses_table}
+    tables |= {"subjects": subjects_table, "learned_or_categorical": courses_table, "step": step_table}
     for name, table in tables.items():
         if not (RESULTS / f"{name}.json").exists():
             continue

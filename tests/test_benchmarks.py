@@ -6,6 +6,7 @@ import math
 import runpy
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_there_are_benchmarks() -> None:
-    assert {"epoch.py", "faces.py", "gp_term.py", "scale.py", "time_to_accuracy.py"} <= set(MODULES)
+    assert {"epoch.py", "faces.py", "gp_term.py", "scale.py", "step.py", "time_to_accuracy.py"} <= set(MODULES)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -91,3 +92,35 @@ def test_time_to_accuracy_measures_after_every_epoch(name: str, monkeypatch: pyt
     found = timed.measure(short, digits, 60.0, 0)
     assert found["seconds"] is None and found["trained_seconds"] > 0.0
     assert len(found["curve"]) >= 2 and found["best_mse"] == min(mse for _, mse in found["curve"])
+
+
+@pytest.fixture
+def small_step(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Any]:
+    step = script("step", monkeypatch)
+    return step, step.Steps(step.Case((3, 32, 32), 8, 8, step.ANGLES, 45.0, 64), seed=0)
+
+
+def test_the_parts_of_a_step_are_all_of_it(small_step: tuple[ModuleType, Any]) -> None:
+    step, steps = small_step
+    assert steps.settings["inference"] == "leave_out" and steps.settings["members"] == 3
+    found, milliseconds = step.shares(steps, 1)
+    assert tuple(found) == step.PARTS and sum(found.values()) == pytest.approx(1.0)
+    assert min(found.values()) > 0.0 and milliseconds > 0.0
+    assert found["convolutions"] > found["optimiser"]
+
+
+def test_whatever_a_step_is_compared_with_trains_the_same(small_step: tuple[ModuleType, Any]) -> None:
+    step, steps = small_step
+    model, (batch, *_) = steps.model, steps.data
+    z = torch.randn(len(batch), model.prior.n_latents, generator=torch.Generator().manual_seed(0))
+    for own in model.autoencoder.decoder.members:  # blocks that do something
+        torch.nn.init.normal_(own.convolutions[0].layers[-1].weight, std=0.1)
+    contexts, found = step.candidates(model, compiles=False), {}
+    assert {"former", "grouped convolutions", "bfloat16", "channels last everywhere"} < contexts.keys()
+    for name, context in contexts.items():
+        with context():
+            encoded = model.autoencoder.encode(batch.y)[0].sum(1)
+            found[name] = torch.cat([encoded, model.autoencoder.training_nll(batch, z)])
+    for name, values in found.items():
+        torch.testing.assert_close(values, found["as it is"], rtol=0.02 if name == "bfloat16" else 1e-4, atol=0.02)
+    assert step.compare(steps, rounds=1, compiles=False).keys() == contexts.keys()

@@ -40,6 +40,25 @@ def test_the_density_is_that_of_a_normal_in_the_unit_of_the_samples() -> None:
         np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_the_density_of_images_is_that_of_normals_per_channel(
+    rng: np.random.Generator, memory: torch.memory_format
+) -> None:
+    likelihood = ScaledGaussian()
+    likelihood.adapt((2, 3, 4))
+    likelihood.measure(torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]))
+    likelihood.learn_noise(torch.tensor([0.1, 0.9]))
+    y, out = rng.normal(size=(5, 2, 3, 4)), rng.normal(size=(5, 2, 3, 4))
+    expected = np.zeros(5)
+    for channel, (shift, spread, var) in enumerate([(1.0, 0.5, 0.1), (-2.0, 3.0, 0.9)]):
+        error = y[:, channel] - (shift + 4.0 * spread * out[:, channel])  # networks for images draw quarters
+        expected += 0.5 * (error**2 / var + math.log(2.0 * math.pi * var)).sum((1, 2))
+    drawn = torch.tensor(out).contiguous(memory_format=memory)
+    for mask in (None, torch.ones(5, 2, 3, 4, dtype=torch.bool)):
+        got = likelihood.double().nll(torch.tensor(y), drawn, mask)
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5)
+
+
 def test_noise_is_kept_between_its_limits_and_a_constant_value_has_spread_one() -> None:
     likelihood = of_vectors()
     assert likelihood.spread.tolist() == [0.5, 3.0, 1.0]

@@ -10,9 +10,18 @@ from gppvae.data.arrays import Samples
 from gppvae.data.batches import Epoch
 from gppvae.data.table import Rows, Table
 from gppvae.kernels import RBF, Categorical, FreeForm, Kernel, Learned, Linear, Matern, Periodic
-from gppvae.likelihoods import Gaussian
+from gppvae.likelihoods import Gaussian, Poisson
 from gppvae.models.gppvae import GPPriorVAE
-from gppvae.models.predict import PREDICT_ROWS, decode_draws, decode_mean, latents_at, predictive_bound, row_chunks
+from gppvae.models.predict import (
+    DECODE_ROWS,
+    PREDICT_ROWS,
+    decode_draws,
+    decode_mean,
+    decoded,
+    latents_at,
+    predictive_bound,
+    row_chunks,
+)
 from gppvae.models.vae import LOGVAR_RANGE, Autoencoder
 from gppvae.nets.mlp import MLPDecoder, MLPEncoder
 from gppvae.prior.latent_prior import LatentPrior
@@ -131,6 +140,20 @@ def test_draws_have_the_moments_of_the_posterior() -> None:
     assert all(torch.allclose(noise, torch.tensor(0.2).double()) for _, noise in outputs)
     np.testing.assert_allclose(values.mean(0), mean, atol=4.5 * np.sqrt(var.max() / 4000))
     np.testing.assert_allclose(values.var(0), np.repeat(var[:, None], L, 1), rtol=0.12)
+
+
+@pytest.mark.parametrize("n_rows", [0, 3, DECODE_ROWS, 2 * DECODE_ROWS + 5])
+def test_rows_decoded_in_parts_are_those_decoded_at_once(n_rows: int) -> None:
+    autoencoder = Autoencoder(MLPEncoder((4,), 2, (3,)), MLPDecoder((4,), 2, (3,)), Poisson()).double()
+    seen: list[int] = []
+    autoencoder.decoder.register_forward_hook(lambda module, inputs, out: seen.append(len(out)))
+    generator = torch.Generator().manual_seed(0)
+    z, sizes = torch.randn(n_rows, 2, generator=generator), torch.rand(n_rows, generator=generator) + 0.5
+    for own in (None, sizes):
+        seen.clear()
+        got = decoded(autoencoder, z, own)
+        assert max(seen) <= DECODE_ROWS and sum(seen) == n_rows
+        torch.testing.assert_close(got, autoencoder.decode(z, own), rtol=1e-12, atol=1e-12)
 
 
 def test_chunks_cover_the_rows_in_order() -> None:

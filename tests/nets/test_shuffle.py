@@ -5,9 +5,10 @@ import io
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from gppvae.nets.build import build_networks
-from gppvae.nets.shuffle import Residual, ShuffleDecoder
+from gppvae.nets.shuffle import Residual, ShuffledConv2d, ShuffleDecoder
 
 
 @pytest.mark.parametrize(
@@ -128,3 +129,28 @@ def test_images_of_a_batch_do_not_mix_and_gradients_reach_all_weights() -> None:
     assert slope[1].abs().min() > 0 and not slope[[0, 2, 3]].any()
     out.square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in decoder.parameters())
+
+
+@pytest.mark.parametrize("channels", [(8, 1), (3, 5), (6, 16)])
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_convolution_and_shuffle_in_one(channels: tuple[int, int], memory: torch.memory_format) -> None:
+    """Values and gradients are those of one after the other, with the same stored weights."""
+    torch.manual_seed(0)
+    layer = ShuffledConv2d(*channels).double()
+    plain = nn.Sequential(nn.Conv2d(channels[0], 4 * channels[1], 3, padding=1), nn.PixelShuffle(2)).double()
+    plain[0].load_state_dict(layer.state_dict())
+    x = torch.randn(2, channels[0], 5, 3, dtype=torch.float64).contiguous(memory_format=memory)
+    found = []
+    for module in (layer, plain):
+        y = module(x.requires_grad_())
+        assert y.shape == (2, channels[1], 10, 6)
+        found.append([y, *torch.autograd.grad(y.sin().sum(), [x, *module.parameters()])])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_shuffled_maps_stay_in_channels_last_memory() -> None:
+    decoder = ShuffleDecoder((3, 16, 16), 4, 6)
+    assert isinstance(decoder.convolutions[1], ShuffledConv2d)
+    maps = decoder.convolutions[1](torch.randn(2, 6, 4, 4).contiguous(memory_format=torch.channels_last))
+    assert maps.is_contiguous(memory_format=torch.channels_last) and not maps.is_contiguous()

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gppvae.likelihoods.values import Likelihood, Mask, masked_sum
 
@@ -56,9 +56,15 @@ class ScaledGaussian(Likelihood):
         self.var.copy_(relative.clamp(LEAST_VAR, MOST_VAR))
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
-        error = (y - self.shift) / self.spread - self.gain * out  # in standard deviations, (B, *shape)
-        constant = (2.0 * math.pi * self.var * self.spread.square()).log()  # log(2 pi Var y), (C, 1, 1) or (K,)
-        return 0.5 * masked_sum(error.square() / self.var + constant, mask)
+        squares = nn.functional.mse_loss(out, self.encoder_input(y), reduction="none")  # (B, *shape)
+        scale = self.gain**2 / self.var  # (C, 1, 1) or (K,), as is log(2 pi Var y):
+        constant = (2.0 * math.pi * self.var * self.spread.square()).log()
+        if mask is not None:
+            return 0.5 * masked_sum(scale * squares + constant, mask)
+        # Summed over the pixels of a channel first: images are large, and terms per channel are few.
+        n_pixels = math.prod(y.shape[2:])
+        by_channel = squares.flatten(2).sum(2) if y.ndim > 2 else squares  # (B, C)
+        return 0.5 * ((by_channel * scale.flatten()).sum(1) + n_pixels * constant.sum())
 
     def mean(self, out: Tensor) -> Tensor:
         return self.shift + self.gain * self.spread * out

@@ -16,10 +16,12 @@ from gppvae.data.table import Rows
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import vector_variance, vectors_drawn
 from gppvae.models.refine import Normal, RowFit, normal_at
+from gppvae.models.vae import Autoencoder
 from gppvae.prior.latents import Latents
 from gppvae.prior.posterior import LatentPosterior
 
 PREDICT_ROWS = 256
+DECODE_ROWS = 64  # of these that a CPU decodes at once: the maps of more hardly fit into its cache
 
 
 def latents_at(model: GPPriorVAE, weights: LatentPosterior, rows: Rows) -> Latents:
@@ -52,7 +54,21 @@ def decode_mean(model: GPPriorVAE, weights: LatentPosterior, rows: Rows, sizes: 
         sizes: of the samples, (N,); by default those in the rows, else the typical size.
     """
     autoencoder, z = model.autoencoder, model.prior.functions_at(rows, weights.means)
-    return autoencoder.likelihood.mean(autoencoder.decode(z, sizes_in(rows) if sizes is None else sizes))
+    return autoencoder.likelihood.mean(decoded(autoencoder, z, sizes_in(rows) if sizes is None else sizes))
+
+
+def decoded(autoencoder: Autoencoder, z: Tensor, sizes: Tensor | None) -> Tensor:
+    """The decoder's output at latents of rows, (N, ...), on a CPU a few rows at a time.
+
+    Args:
+        z: (N, L).  sizes: of the samples, (N,), or None where they have none.
+    """
+    z = autoencoder.for_decoder(z)
+    if z.device.type != "cpu" or len(z) <= DECODE_ROWS:
+        return autoencoder.decode(z, sizes)
+    parts = z.split(DECODE_ROWS)
+    own = [None] * len(parts) if sizes is None else sizes.split(DECODE_ROWS)
+    return torch.cat([autoencoder.decode(part, size) for part, size in zip(parts, own, strict=True)])
 
 
 def decode_draws(
@@ -73,7 +89,7 @@ def decode_draws(
         with vectors_drawn(prior, of_vectors):
             f = prior.functions_at(rows, B, of_vectors)
         eps = torch.randn(f.shape, generator=generator, dtype=torch.float64).to(f.device)
-        out = autoencoder.decode(f + noise_std * eps, sizes_in(rows))
+        out = decoded(autoencoder, f + noise_std * eps, sizes_in(rows))
         yield autoencoder.likelihood.mean(out), autoencoder.likelihood.variance(out)
 
 

@@ -10,6 +10,33 @@ from torch import Tensor, nn
 from gppvae.nets.conv import ImageShape, channels_last, in_channels_last
 
 
+class ShuffledConv2d(nn.Conv2d):
+    """A 3x3 convolution and a pixel shuffle by 2, as `nn.Conv2d` and `nn.PixelShuffle` compute them.
+
+    A shuffle turns four successive channels into four pixels of one channel, which in channels-last memory moves every
+    number by itself. Here the convolution computes its outputs pixel by pixel, so that rows of numbers are moved.
+    The weights are stored in the usual order.
+
+    Args:
+        channels_in: of the small maps.  channels_out: of the maps of twice the size.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int) -> None:
+        super().__init__(channels_in, 4 * channels_out, 3, padding=1)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        n_out, n_in = self.out_channels // 4, self.in_channels
+        # (4 C, in, 3, 3), channel by channel, to the same shape pixel by pixel, in channels-last memory throughout.
+        weight = self.weight.permute(0, 2, 3, 1).reshape(n_out, 4, 3, 3, n_in).transpose(0, 1)
+        weight = weight.reshape(4 * n_out, 3, 3, n_in).permute(0, 3, 1, 2)
+        bias = None if self.bias is None else self.bias.view(n_out, 4).T.flatten()
+        pixels = nn.functional.conv2d(maps, weight, bias, padding=1).permute(0, 2, 3, 1)  # (B, h, w, 4 C)
+        upper, lower = pixels.chunk(2, dim=3)  # two pixels of the upper row, and two of the lower, (B, h, w, 2 C)
+        rows = torch.stack((upper, lower), dim=2)  # (B, h, 2, w, 2 C)
+        batch, height, width = pixels.shape[:3]
+        return rows.reshape(batch, 2 * height, 2 * width, n_out).permute(0, 3, 1, 2)
+
+
 class Residual(nn.Module):
     """x + conv(silu(conv(silu(x)))). The last convolution starts at zero, so that the block starts as the identity."""
 
@@ -65,12 +92,12 @@ class ShuffleDecoder(nn.Module):
         layers: list[nn.Module] = []
         for number in range(doublings - 1):
             layers += [Residual(channels[number]) for _ in range(on_grid[number])]
-            layers += [nn.SiLU(), nn.Conv2d(channels[number], 4 * channels[number + 1], 3, padding=1)]
-            layers.append(nn.PixelShuffle(2))  # (B, 4 C, h, w) -> (B, C, 2 h, 2 w)
+            layers += [nn.SiLU(), ShuffledConv2d(channels[number], channels[number + 1])]
+            layers.append(nn.Identity())  # saved models count layers
         last = channels[doublings - 1]
         layers += [Residual(last) for _ in range(on_grid[doublings - 1])]
         layers += [nn.SiLU(), nn.Conv2d(last, last, 3, padding=1)]
-        layers += [nn.SiLU(), nn.Conv2d(last, 4 * shape[0], 3, padding=1), nn.PixelShuffle(2)]
+        layers += [nn.SiLU(), ShuffledConv2d(last, shape[0])]
         self.convolutions = nn.Sequential(*layers)
         channels_last(self.convolutions)
 
