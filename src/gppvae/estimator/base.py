@@ -303,10 +303,10 @@ class Estimator(abc.ABC):
             folder.world = world
             resume = folder.prepare(config)
         few = torch.linspace(0, len(rows) - 1, min(FEW_ROWS, len(rows))).long().unique()
-        answers = functools.partial(self._answers, model, rows[few.to(rows.device)], *samples.read(few))
+        probe = functools.partial(self._probe, model, rows[few.to(rows.device)], *samples.read(few))
         data = self._epoch(samples, rows, world)
-        part = None if kept is None else replace(data, samples=kept[0], rows=kept[1])
-        trainer = Trainer(model, phases, data, settings, folder, validate, answers, callback, part, measure)
+        reduced = None if kept is None else replace(data, samples=kept[0], rows=kept[1])
+        trainer = Trainer(model, phases, data, settings, folder, validate, probe, callback, reduced, measure)
         self._run(trainer, resume, callback)
         return trainer
 
@@ -328,9 +328,9 @@ class Estimator(abc.ABC):
             raise
         callback.on_end(self._stopped)
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps
-        self.fit_seconds_ = trainer.seconds()
+        self.fit_seconds_ = trainer.times().wall
 
-    def _answers(
+    def _probe(
         self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
     ) -> list[Tensor] | None:
         """Predictions at a few training rows, given q(B); None when the model cannot predict yet."""

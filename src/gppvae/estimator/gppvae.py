@@ -671,7 +671,7 @@ class GPPVAE(Plotting, Measuring):
             out = autoencoder.decode(autoencoder.encode(probe)[0])
             answers = [autoencoder.reconstruct(probe), autoencoder.likelihood.variance(out)]
         if table is not None and len(table):
-            answers += self._answers(model, model.prior.code(table), probe, None, weights) or []
+            answers += self._probe(model, model.prior.code(table), probe, None, weights) or []
             drawn = self.predict(table, n_samples=2, include_noise=True)
             answers += [torch.from_numpy(part) for part in (drawn.mean, drawn.std) if part is not None]
         if not all(bool(answer.isfinite().all()) for answer in answers):

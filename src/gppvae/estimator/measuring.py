@@ -242,7 +242,7 @@ class Measuring(Estimator):
         return likelihood
 
     @torch.no_grad()
-    def _answers(
+    def _probe(
         self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
     ) -> list[Tensor] | None:
         if weights is None:

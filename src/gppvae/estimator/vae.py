@@ -106,7 +106,7 @@ class VAE(Estimator):
         number("average", self.average, 0.0, 1.0, "0.999")
 
     @torch.no_grad()
-    def _answers(
+    def _probe(
         self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
     ) -> list[Tensor]:
         device = self._torch_device()
@@ -171,6 +171,6 @@ class VAE(Estimator):
         with checked_content(file):
             load_weights(model, state, path)
             self.model_ = model
-            if not self._answers(model, Rows({}, 1), torch.zeros(1, *self.shape_), None, None)[0].isfinite().all():
+            if not self._probe(model, Rows({}, 1), torch.zeros(1, *self.shape_), None, None)[0].isfinite().all():
                 raise ValueError("its reconstructions are not finite")
         return self
