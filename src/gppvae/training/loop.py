@@ -199,18 +199,15 @@ class Trainer:
         if self.weights is not None:
             tensors |= with_prefix("carried", self.weights.tensors())
         times = self.times()
-        self._unwritten = (
-            tensors,
-            meta
-            | {
-                "metrics": len(self.history),
-                "skipped": self.skipped_steps,
-                "measured": self.measured,
-                "best_epoch": self.best_epoch,
-                "seconds": times.wall,
-                "cpu_seconds": times.cpu,
-            },
-        )
+        meta = meta | {
+            "metrics": len(self.history),
+            "skipped": self.skipped_steps,
+            "measured": self.measured,
+            "best_epoch": self.best_epoch,
+            "seconds": times.wall,
+            "cpu_seconds": times.cpu,
+        }
+        self._unwritten = tensors, meta
         if due or time.monotonic() - self._written_at >= self.settings.checkpoint_seconds:
             self._write(self._unwritten)
 
