@@ -29,11 +29,11 @@ OURS = "GPPVAE"
 
 @dataclass(frozen=True)
 class DemoRecipe:
-    """Size of the demo and settings of its model, all stated so that the demo stays the same.
+    """Size of the demo and settings of its model, all explicit, so that new defaults do not change the demo.
 
     Attributes:
         n_digits: threes, of which nine in ten are trained on.  n_angles: evenly spaced.
-        held_out_angle: in degrees; no digit is trained on at it.  kernel, settings, phases: of the GPPVAE.
+        held_out_angle: in degrees, for all digits.  kernel, settings, phases: of the GPPVAE.
     """
 
     n_digits: int = 200
@@ -55,7 +55,7 @@ class DemoResult:
     """The result of the demo.
 
     Attributes:
-        model: fitted.  digits: the data.  mse: mean squared error at the held-out angle, by name of method.
+        model: fitted.  digits: the data.  mse: mean squared error at the held-out angle, by method.
         page: the report.
     """
 
@@ -72,8 +72,8 @@ def run_demo(
 
     Args:
         out: folder of the run; an earlier demo in it is replaced at the end.
-        seed: of the digits and of the training.
-        recipe: size and settings; None for those of the demo.  progress: show progress bars.
+        seed: of the digits and of training.
+        recipe: size and settings; the default ones when None.  progress: show progress bars.
     """
     recipe = recipe or DemoRecipe()
     with demo_folder(out, seed, recipe) as folder:
@@ -98,7 +98,7 @@ def run_demo(
 
 
 def _fitted(folder: Path, digits: RotatedDigits, seed: int, recipe: DemoRecipe, progress: bool) -> GPPVAE:
-    """The model of the run folder; not trained again if the demo was interrupted after the fit, before its report."""
+    """The fitted model; loaded from the run folder if the demo was interrupted after the fit."""
     if RunFolder(folder).finished():
         return GPPVAE.load(folder)
     model = GPPVAE(recipe.kernel, seed=seed, phases=list(recipe.phases), **recipe.settings)
@@ -108,7 +108,7 @@ def _fitted(folder: Path, digits: RotatedDigits, seed: int, recipe: DemoRecipe, 
 
 
 def predictions(model: GPPVAE, digits: RotatedDigits) -> dict[str, np.ndarray]:
-    """Answers at the test rows by name of method, each (n, 28, 28); the model's first."""
+    """Predictions at the test rows by method, each (n, 28, 28), those of the model first."""
     images, table, wanted = digits.train.images, digits.train.table, digits.test.table
     return {
         OURS: model.predict(wanted).mean,
@@ -122,24 +122,24 @@ def predictions(model: GPPVAE, digits: RotatedDigits) -> dict[str, np.ndarray]:
 def demo_folder(out: str | os.PathLike[str], seed: int, recipe: DemoRecipe) -> Iterator[Path]:
     """A working folder that becomes `out` when the block succeeds.
 
-    After an interruption, the next demo with the same seed and recipe continues in it. An earlier demo in `out` is
-    replaced only at the end, and nothing but a demo is ever replaced.
+    After an interruption, a demo with the same seed and recipe continues in it. An earlier demo in `out` is replaced
+    only at the end. Any other folder is left alone, with an error.
     """
     target = Path(out)
     if target.exists() and not (target / RESULT).is_file() and not _is_empty_folder(target):
         raise ValueError(
             f"expected no folder or an earlier demo at {target}, found something else; choose another --out"
         )
-    words = json.dumps([asdict(recipe), seed], sort_keys=True)
-    key = hashlib.sha256(words.encode()).hexdigest()[:8]
+    settings = json.dumps([asdict(recipe), seed], sort_keys=True)
+    key = hashlib.sha256(settings.encode()).hexdigest()[:8]
     work = target.with_name(f".{target.name}.{key}.part")
     RunFolder(work).check_writable()
     yield work
     if target.exists():
         shutil.rmtree(target)
     os.replace(work, target)
-    for stale in target.parent.glob(f".{target.name}.????????.part"):
-        shutil.rmtree(stale)
+    for unfinished in target.parent.glob(f".{target.name}.????????.part"):
+        shutil.rmtree(unfinished)
 
 
 def _is_empty_folder(path: Path) -> bool:

@@ -159,7 +159,7 @@ def test_how_errors_follow_is_drawn_to_the_usual_power_where_rows_are_equally_un
     """Rows held out of a grid all lie in gaps of one size; those asked for lie closer."""
     y, prediction = images(0.0, n=18)
     rng = np.random.default_rng(3)
-    found = calibrate(y, None, prediction, unknown=0.5 * np.exp(0.01 * rng.normal(size=18)))
+    found = calibrate(y, None, prediction, uncertainty=0.5 * np.exp(0.01 * rng.normal(size=18)))
     assert found.follows == pytest.approx(0.4, abs=0.02) and found.typical == pytest.approx(0.5, rel=0.01)
     assert found.typical_spread == pytest.approx(0.05, rel=0.1) and prediction.std is not None
     far, near = (found.total_std(prediction.std, np.full(18, size)) for size in (0.5, 0.25))
@@ -172,7 +172,7 @@ def test_the_slope_between_uncertain_and_certain_rows_counts_by_how_well_it_is_k
     rng = np.random.default_rng(5)
     for spread in (0.05, 0.2, 0.8):
         uncertain = np.exp(spread * rng.normal(size=40))
-        found = calibrate(y, None, prediction, unknown=uncertain)
+        found = calibrate(y, None, prediction, uncertainty=uncertain)
         x, e = np.log(uncertain), 0.5 * np.log(np.square(y.numpy() - prediction.mean).mean((1, 2, 3), dtype=np.float64))
         design = np.stack([np.ones(40), x], axis=1)
         rest = np.linalg.lstsq(design, e, rcond=None)[1]
@@ -189,11 +189,11 @@ def test_variance_that_is_carried_over_goes_where_draws_spread(times: float) -> 
     unit = np.full((1, 1, 1), 2.0)
     pairs = [(x, torch.zeros(())) for x in draws]
     plain = mean_and_std(pairs, False, None, unit)
-    carried = torch.zeros(3, 1, 4, 4), torch.tensor([0.0, 0.1, 0.4]) * times
-    wide = mean_and_std(pairs, False, None, unit, carried=carried)
+    kriged = torch.zeros(3, 1, 4, 4), torch.tensor([0.0, 0.1, 0.4]) * times
+    wide = mean_and_std(pairs, False, None, unit, kriged=kriged)
     np.testing.assert_array_equal(wide["mean"], plain["mean"])
     more = wide["std"] ** 2 - plain["std"] ** 2
-    np.testing.assert_allclose(more.mean((1, 2, 3)), 4.0 * carried[1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(more.mean((1, 2, 3)), 4.0 * kriged[1], rtol=1e-5, atol=1e-6)
     assert np.abs(more[..., 0]).max() < 1e-6
     assert (more[1:, ..., 3] > 2.0 * more[1:].mean((1, 2, 3), keepdims=True)[..., 0]).all()
 
@@ -225,7 +225,7 @@ def test_values_keep_their_own_size_where_all_spread_less() -> None:
         return size * rng.normal(size=(n, 3)), spread
 
     error, spread = rows(600, 1.0)
-    found = calibrate(torch.from_numpy(error), None, Prediction(np.zeros_like(error), spread), unknown=np.ones(600))
+    found = calibrate(torch.from_numpy(error), None, Prediction(np.zeros_like(error), spread), uncertainty=np.ones(600))
     fresh, closer = rows(3000, 0.6)
     for value, distance in enumerate((np.abs(fresh) / found.total_std(closer, np.ones(3000))).T):
         assert 0.85 < (distance < 1.6449).mean() < 0.94, value
@@ -305,9 +305,9 @@ def test_total_std_of_a_prediction_is_the_curve_at_its_spread(model: GPPVAE) -> 
     plain, total = (model.predict(table, 16, include_noise=noise, seed=4) for noise in (False, True))
     assert model.calibration_ is not None and plain.std is not None
     np.testing.assert_array_equal(total.mean, plain.mean)
-    unknown = left_by(model, table)
-    assert unknown.min() > 0.0 and unknown.max() < 1.0 and np.ptp(unknown) > 0.04 * unknown.mean()
-    np.testing.assert_allclose(total.std, model.calibration_.total_std(plain.std, unknown), rtol=1e-5)
+    uncertainty = left_by(model, table)
+    assert uncertainty.min() > 0.0 and uncertainty.max() < 1.0 and np.ptp(uncertainty) > 0.04 * uncertainty.mean()
+    np.testing.assert_allclose(total.std, model.calibration_.total_std(plain.std, uncertainty), rtol=1e-5)
 
 
 def left_by(model: GPPVAE, table: Any) -> np.ndarray:

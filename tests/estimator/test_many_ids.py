@@ -88,9 +88,9 @@ def test_groups_of_latents_must_fit_into_memory_together(monkeypatch: pytest.Mon
     one = cost._cost_of(prior.groups[0], prior.code(Table(rows))).bytes
     monkeypatch.setattr(cost, "machine_memory", lambda: 2.5 * one)
     with pytest.raises(ValueError, match=r"got 30 ids with .* in 3 groups of latents, which take about"):
-        cost.tell_cost(prior, prior.code(Table(rows)))
+        cost.log_cost(prior, prior.code(Table(rows)))
     monkeypatch.setattr(cost, "machine_memory", lambda: 3.5 * one)
-    cost.tell_cost(prior, prior.code(Table(rows)))
+    cost.log_cost(prior, prior.code(Table(rows)))
 
 
 def test_memory_is_estimated_in_proportion_to_the_ids() -> None:

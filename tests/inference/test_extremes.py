@@ -8,7 +8,7 @@ import torch
 
 from gppvae.data.table import Table
 from gppvae.data.world import ALONE
-from gppvae.estimator.cost import GPCost, tell_cost
+from gppvae.estimator.cost import GPCost, log_cost
 from gppvae.inference import INFERENCES
 from gppvae.inference.base import sum_rows
 from gppvae.inference.exact import pull_back
@@ -79,7 +79,7 @@ def test_the_term_keeps_its_digits(table: str, alpha: float) -> None:
 def test_the_jitter_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     model, epoch = setting(TABLES["one sample per view"], 0.1)
     with caplog.at_level(logging.INFO, logger="gppvae"):
-        tell_cost(model.prior, epoch.rows)
+        log_cost(model.prior, epoch.rows)
     assert "jitter 1e-08" in caplog.text and "30 inducing points at its distinct values" in caplog.text
     assert f"H = {model.prior.groups[0].rank}" in caplog.text
 
@@ -91,7 +91,7 @@ def test_many_features_are_warned_of() -> None:
     rows = prior.code(table)
     prior.groups[0].layout = Layout(prior.kernels[0], "view (id)", rows)
     with pytest.warns(UserWarning, match=r"H = 2100 features: expect about 0\.\d GiB and [\d.]+ s for every step"):
-        tell_cost(prior, rows)
+        log_cost(prior, rows)
 
 
 def test_costs_count_what_they_say() -> None:

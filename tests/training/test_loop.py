@@ -304,7 +304,7 @@ def test_the_log_has_one_row_per_epoch_whose_terms_add_up(tmp_path: Path) -> Non
     for row in history:
         parts = row["recon_nll"] + row["gp_nll"] + row["neg_entropy"] + row["penalty"]
         assert row["loss"] == pytest.approx(parts, rel=1e-9)
-    assert RunFolder(tmp_path).keep_metrics(99) == history
+    assert RunFolder(tmp_path).truncate_metrics(99) == history
 
 
 def test_the_finished_checkpoint_says_that_no_phase_is_left(tmp_path: Path) -> None:

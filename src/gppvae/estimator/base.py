@@ -1,4 +1,4 @@
-"""What both estimators share: settings, the autoencoder, encoding, the fit itself."""
+"""Base class of the estimators: settings, networks, the fit, encoding, saving."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gppvae.estimator.display import estimator_html, fitted_text
 from gppvae.estimator.export import export_decoder, write_onnx
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.saving import check_same_likelihood, check_settings_saved, load_model
-from gppvae.estimator.settings import WRITES_PHASES, arguments, ask_again, own_parts, settings_of
+from gppvae.estimator.settings import WRITES_PHASES, arguments, check_given_again, custom_classes, settings_of
 from gppvae.inference.phase import Phase
 from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian, make_likelihood
 from gppvae.models.gppvae import GPPriorVAE
@@ -50,8 +50,8 @@ from gppvae.training.loop import Measure, Settings, Trainer, TrainingError, Vali
 
 Self = TypeVar("Self", bound="Estimator")
 BATCH = 64
-VALIDATIONS = 50  # of the longest phase, when nothing else is asked for
-FEW_ROWS = 8  # at which a model must answer with finite numbers before it is saved
+VALIDATIONS = 50  # in the longest phase, by default
+FEW_ROWS = 8  # at which predictions must be finite before a model is saved
 SCALES = (1e-30, 1e30)
 
 log = logging.getLogger("gppvae")
@@ -87,10 +87,10 @@ class Estimator(abc.ABC):
     device: str | None = None
 
     def __post_init__(self) -> None:
-        self._sees_mask = False  # whether the package's encoders see what is missing: if any training value was
-        # Fitted values are declared here and set by fit() or load().
+        self._sees_mask = False  # whether a named encoder gets the mask: if any training value was missing
+        # Fitted attributes are declared here and set by fit() or load().
         self._chosen_batch = BATCH
-        self._chosen_width: int | None = None  # of a named network, the network's own when None
+        self._chosen_width: int | None = None  # of a named network; None for its default
         self._chosen_members = 1
         self.shape_: tuple[int, ...]
         self.layout_: str
@@ -101,7 +101,7 @@ class Estimator(abc.ABC):
         self.skipped_steps_: int
         self.fit_seconds_: float
 
-    # -- settings, by the conventions of scikit-learn
+    # -- settings, following scikit-learn
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments by name."""
@@ -144,7 +144,7 @@ class Estimator(abc.ABC):
     def _repr_html_(self) -> str:
         return estimator_html(self)
 
-    # -- for each estimator to define
+    # -- to be defined by subclasses
 
     @property
     def _tolerance(self) -> float:
@@ -166,7 +166,7 @@ class Estimator(abc.ABC):
 
     def _check_settings(self) -> None:
         for name, value in self.get_params(deep=False).items():
-            if isinstance(value, np.generic):  # as plain numbers, which torch and JSON take
+            if isinstance(value, np.generic):  # plain numbers, for torch and JSON
                 setattr(self, name, value.item())
         whole("seed", self.seed, 0, MAX_SEED)
         optional = (
@@ -198,7 +198,7 @@ class Estimator(abc.ABC):
         self._make_likelihood()
 
     def _make_likelihood(self) -> Likelihood:
-        """A likelihood for a new fit; a given one is copied, so that the fit does not change it."""
+        """A likelihood for a new fit; a given one is copied, so that fit() does not change it."""
         if isinstance(self.likelihood, str) and self.likelihood == Gaussian.name:
             return ScaledGaussian() if self.pixel_var is None else Gaussian(self.pixel_var)
         return copy.deepcopy(make_likelihood(self.likelihood))
@@ -218,15 +218,15 @@ class Estimator(abc.ABC):
         samples.keep_in_memory()
         self.layout_, self.sample_names_ = samples.layout_in, samples.names
         self._sees_mask = samples.missing_values.total > 0
-        tell_missing(samples)
-        tell_coarse(samples)
+        log_missing(samples)
+        warn_coarse(samples)
         return samples
 
     # -- building and running
 
     @property
     def _rows_per_batch(self) -> int:
-        """B as given, or as the fit chose it."""
+        """The batch size, given or chosen by the fit."""
         return self.batch_size or self._chosen_batch
 
     def _torch_device(self) -> torch.device:
@@ -238,14 +238,14 @@ class Estimator(abc.ABC):
 
     @property
     def _network_options(self) -> dict[str, Any]:
-        """Width and members of a named network, as given or as the fit chose them."""
+        """Width and members of a named network, given or chosen by the fit."""
         return {"width": self.width or self._chosen_width, "members": self.members or self._chosen_members}
 
     def _build_autoencoder(self, shape: tuple[int, ...], sizes: Sequence[int]) -> Autoencoder:
-        """Networks with weights drawn from the seed (or copies of those given), on the device.
+        """Networks initialised from the seed, or copies of the given ones, and the likelihood, on the device.
 
         Args:
-            shape: of a sample.  sizes: of the groups of latents.
+            shape: of a sample.  sizes: numbers of latents of the groups.
         """
         n_latents = sum(sizes)
         likelihood = self._make_likelihood()
@@ -259,7 +259,7 @@ class Estimator(abc.ABC):
                 self.network, shape, n_latents, numbers_per_value=numbers, generator=generator,
                 masked=self._sees_mask, sizes=sizes, **self._network_options,
             )  # fmt: skip
-        encoder, decoder = encoder.eval(), decoder.eval()  # the loop switches to training mode while it trains
+        encoder, decoder = encoder.eval(), decoder.eval()  # the loop switches to training mode
         check_networks(encoder, decoder, shape, n_latents, likelihood.numbers_per_value)
         return Autoencoder(encoder, decoder, likelihood).to(self._torch_device())
 
@@ -274,15 +274,15 @@ class Estimator(abc.ABC):
         progress: bool,
         checkpoint_seconds: float,
         callbacks: Sequence[Callback] = (),
-        kept: tuple[Samples, Rows] | None = None,
+        reduced: tuple[Samples, Rows] | None = None,
         measure: Measure | None = None,
     ) -> Trainer:
-        """Train a model in these phases, or go on with the unfinished run of the folder.
+        """Train a model in these phases, or resume the unfinished run in the folder.
 
         Args:
-            samples, rows: all of the training data.  validate: see Trainer.
+            samples, rows: all training data.  validate, measure: see Trainer.
             folder, progress, checkpoint_seconds, callbacks: as in `fit`.
-            kept: samples and rows without those held out.  measure: called at the end of a phase that left them out.
+            reduced: samples and rows without the held-out ones, if any are held out.
         """
         number("checkpoint_seconds", checkpoint_seconds, 0.0, math.inf, "30")
         world, likelihood = current_world(), model.autoencoder.likelihood
@@ -296,22 +296,22 @@ class Estimator(abc.ABC):
         )  # fmt: skip
         callback = CallbackList(check_callbacks(callbacks), active=world.first)
         facts = self._data_facts(samples, rows)
-        config = {"given": settings_of(self), "trained": self.resolved_, "own": own_parts(self), "data": facts}
+        config = {"given": settings_of(self), "trained": self.resolved_, "own": custom_classes(self), "data": facts}
         check_same(world, _digests(config, samples))
         resume = False
         if folder is not None:
             folder.world = world
             resume = folder.prepare(config)
         few = torch.linspace(0, len(rows) - 1, min(FEW_ROWS, len(rows))).long().unique()
-        answers = functools.partial(self._answers, model, rows[few.to(rows.device)], *samples.read(few))
+        probe = functools.partial(self._probe, model, rows[few.to(rows.device)], *samples.read(few))
         data = self._epoch(samples, rows, world)
-        part = None if kept is None else replace(data, samples=kept[0], rows=kept[1])
-        trainer = Trainer(model, phases, data, settings, folder, validate, answers, callback, part, measure)
+        reduced_data = None if reduced is None else replace(data, samples=reduced[0], rows=reduced[1])
+        trainer = Trainer(model, phases, data, settings, folder, validate, probe, callback, reduced_data, measure)
         self._run(trainer, resume, callback)
         return trainer
 
     def _run(self, trainer: Trainer, resume: bool, callback: Callback) -> None:
-        """Train to the end, or to the last good state where numbers are no longer finite; `_keep` then raises."""
+        """Run all phases; on a TrainingError restore the last good state, and let `_save_run` raise the error."""
         callback.on_start(self.resolved_)
         self._stopped: TrainingError | None = None
         try:
@@ -320,7 +320,7 @@ class Estimator(abc.ABC):
             except TrainingError as error:
                 if not trainer.fall_back():
                     raise
-                self._stopped = error  # `_keep` raises it, once the last good state is saved
+                self._stopped = error  # raised by `_save_run`, once the last good state is saved
         except BaseException as error:
             if trainer.folder is not None:
                 trainer.folder.release()
@@ -328,16 +328,16 @@ class Estimator(abc.ABC):
             raise
         callback.on_end(self._stopped)
         self.history_, self.skipped_steps_ = trainer.history, trainer.skipped_steps
-        self.fit_seconds_ = trainer.seconds()
+        self.fit_seconds_ = trainer.times().wall
 
-    def _answers(
+    def _probe(
         self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
     ) -> list[Tensor] | None:
-        """Predictions at a few training rows, given q(B); None when the model cannot predict yet."""
+        """Predictions at a few training rows, given q(B); None while the model cannot predict yet."""
         return None
 
     def _resolve(self, model: GPPriorVAE, phases: list[Phase], samples: Samples) -> dict[str, Any]:
-        """The settings as trained, every open choice filled in, and the phases."""
+        """The settings as trained, with defaults filled in, and the phases."""
         autoencoder = model.autoencoder
         options = self._network_options
         network: tuple[str, int | None] = choose_network(self.network, samples.shape, options["width"])
@@ -360,10 +360,10 @@ class Estimator(abc.ABC):
             "phases": [phase.to_json() for phase in phases],
         }
 
-    def _keep(self, folder: RunFolder | None) -> None:
-        """Save a finished fit in its run folder; no process continues before the file exists.
+    def _save_run(self, folder: RunFolder | None) -> None:
+        """Save the model in its run folder; processes continue once the file exists.
 
-        A fit that failed because numbers were not finite is saved in its last good state, and raises here.
+        If training stopped on non-finite values, the last good state is saved and the error raised here.
         """
         if folder is not None:
             try:
@@ -375,12 +375,12 @@ class Estimator(abc.ABC):
             raise self._stopped
 
     def _meta(self) -> dict[str, Any]:
-        """The metadata of every model file, as JSON values."""
+        """Metadata of a model file, as JSON values."""
         return {
             "kind": self.kind,
             "given": settings_of(self),
             "trained": self.resolved_,
-            "own": own_parts(self),
+            "own": custom_classes(self),
             "shape": list(self.shape_),
             "layout": self.layout_,
             "names": self.sample_names_,
@@ -393,14 +393,14 @@ class Estimator(abc.ABC):
     def _opened(
         cls: type[Self], path: str | os.PathLike[str], again: dict[str, Any], device: str | None
     ) -> tuple[Self, dict[str, Tensor], dict[str, Any]]:
-        """An estimator with the settings of a saved one, without its model; tensors and metadata of the file.
+        """An estimator with saved settings but without its model; tensors and metadata of the file.
 
         Args:
-            again: arguments of the constructor that may be given again, None if they were not.
+            again: constructor arguments that load() accepts, None if not given.
         """
         find_device(device)
         tensors, meta = load_model(path, cls.kind)
-        ask_again(meta["own"], again, path, "load()")
+        check_given_again(meta["own"], again, path, "load()")
         if again.get("likelihood") is not None:
             check_same_likelihood(again["likelihood"], meta["trained"]["likelihood"])
         given_again = {name: value for name, value in again.items() if value is not None}
@@ -412,11 +412,11 @@ class Estimator(abc.ABC):
             self._sees_mask = meta["trained"]["encoder"] == MaskedEncoder.__name__
             self.resolved_, self.history_ = meta["trained"], meta["history"]
             self.fit_seconds_, self.skipped_steps_ = float(meta["fit_seconds"]), meta["skipped_steps"]
-            self._take_networks(meta["trained"])
+            self._restore_network_sizes(meta["trained"])
         return self, tensors, meta
 
-    def _take_networks(self, trained: dict[str, Any]) -> None:
-        """Width and members of the networks of a saved model."""
+    def _restore_network_sizes(self, trained: dict[str, Any]) -> None:
+        """Set width and members of the networks from a saved model."""
         if trained["width"] is not None:
             whole("width", trained["width"], 1, MAX_WIDTH)
         whole("members", trained["members"], 1, MAX_MEMBERS)
@@ -431,7 +431,7 @@ class Estimator(abc.ABC):
         probe = zlib.crc32(few.numpy().tobytes())
         return {"n_samples": len(samples), "shape": list(samples.shape), "columns": codes, "few_samples": probe}
 
-    # -- what any autoencoder can do
+    # -- methods of any autoencoder
 
     @property
     def _autoencoder(self) -> Autoencoder:
@@ -444,7 +444,7 @@ class Estimator(abc.ABC):
         """Means of q(z | y), (N, latent_dim); with `return_std` also its standard deviations.
 
         Args:
-            out: folder to write them into as mean.npy and std.npy; they come back as memory maps.
+            out: folder for mean.npy and std.npy, which are returned as memory maps.
         """
         model, epoch = self._fitted_model, self._batches(samples)
         names = ("mean", "std") if return_std else ("mean",)
@@ -456,10 +456,10 @@ class Estimator(abc.ABC):
 
     @torch.no_grad()
     def reconstruct(self, samples: Any, out: Folder = None) -> np.ndarray:
-        """Samples through encoder mean and decoder, in the shape that they came in; a DataFrame as a DataFrame.
+        """Decode the encoder means of samples; same shape as the input, and a DataFrame for a DataFrame.
 
         Args:
-            out: folder to write them into as mean.npy; they come back as a memory map.
+            out: folder for mean.npy, which is returned as a memory map.
         """
         autoencoder, epoch = self._autoencoder, self._batches(samples)
         layout = epoch.samples.layout_in
@@ -471,8 +471,8 @@ class Estimator(abc.ABC):
     def export_decoder(self) -> torch.export.ExportedProgram:
         """The decoder as a torch.export graph: latents (N, latent_dim) float32 -> mean samples.
 
-        It runs without this package: `torch.export.save(model.export_decoder(), "decoder.pt2")`. Latents of rows come
-        from `predict_latent`.
+        It runs without this package: `torch.export.save(model.export_decoder(), "decoder.pt2")`. `predict_latent` gives
+        the latents of rows.
         """
         return export_decoder(self._autoencoder, self.layout_, self._fitted_model.prior.n_latents)
 
@@ -490,12 +490,12 @@ class Estimator(abc.ABC):
         return self._epoch(data, Rows({}, len(data)))
 
     def _epoch(self, samples: Samples, rows: Rows, world: World = ALONE) -> Epoch:
-        """One pass over samples with their coded rows, in the order of the data."""
+        """One pass over samples and coded rows, in the order of the data."""
         return Epoch(samples, rows, self._rows_per_batch, None, self._torch_device(), world=world)
 
 
-def tell_missing(samples: Samples) -> None:
-    """Log how many values are missing, and warn of channels and samples that are missing altogether."""
+def log_missing(samples: Samples) -> None:
+    """Log the number of missing values; warn of channels and samples without any observed value."""
     found = samples.missing_values
     if not found.total or not first_process():
         return
@@ -504,8 +504,8 @@ def tell_missing(samples: Samples) -> None:
         log.warning(remark)
 
 
-def tell_coarse(samples: Samples) -> None:
-    """Warn of values of vectors that lose their differences in float32."""
+def warn_coarse(samples: Samples) -> None:
+    """Warn of values whose differences are lost in float32."""
     if samples.coarse_values and first_process():
         first, more = samples.coarse_values[:5], " ..." if len(samples.coarse_values) > 5 else ""
         which = ", ".join(str(n) if samples.names is None else repr(samples.names[n]) for n in first) + more
@@ -513,7 +513,7 @@ def tell_coarse(samples: Samples) -> None:
 
 
 def _measure_sizes(likelihood: Likelihood, samples: Samples, rows: Rows, world: World) -> None:
-    """Tell the likelihood the sizes of the training samples, if it wants any; a size of zero is an error."""
+    """Pass the sizes of the training samples to a likelihood of counts; a size of zero is an error."""
     if likelihood.needs_totals:
         likelihood.measure_sizes(samples.totals(world).to(likelihood.unit))
     elif likelihood.size_column is not None:
@@ -527,7 +527,7 @@ def _measure_sizes(likelihood: Likelihood, samples: Samples, rows: Rows, world: 
 
 
 def _digests(config: dict[str, Any], samples: Samples) -> dict[str, str]:
-    """Digests of what all processes of a fit must have in common."""
+    """Digests of the settings, table and samples, which must be the same in all processes."""
     texts = {
         "settings": json.dumps([config["given"], config["trained"]], sort_keys=True, default=str),
         "table": json.dumps(config["data"]["columns"], sort_keys=True),

@@ -13,7 +13,7 @@ from gppvae.data.words import reason, shown
 
 MAX_EPOCHS = 10**8
 MAX_BATCH = 10**9
-MAX_WIDTH = 4096  # of layers and latents; more fits no memory
+MAX_WIDTH = 4096  # of layers and latents; larger ones do not fit into memory
 MAX_MEMBERS = 64
 MAX_SEED = 2**32 - 1
 
@@ -27,7 +27,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
 
 
 def number(name: str, value: Any, low: float, high: float, example: str) -> None:
-    """Raise ValueError unless `value` is a number from `low` to `high`; NaN is not."""
+    """Raise ValueError unless `value` is a number from `low` to `high`, not NaN."""
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not (real and low <= value <= high):
         raise ValueError(
@@ -43,17 +43,17 @@ def choice(name: str, value: Any, known: Iterable[str]) -> None:
 
 
 def find_device(name: str | torch.device | None) -> torch.device:
-    """The device of this name, which must be available; the best one without a name."""
+    """The device of this name, which must be available; without a name, the best one."""
     if name is None:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    there = "this machine has " + ", ".join(_devices())
+    available = "this machine has " + ", ".join(_devices())
     try:
         device = torch.device(name)
-        torch.empty(1, device=device).sum().item()  # the name may be valid and the device missing
+        torch.empty(1, device=device).sum().item()  # a valid name may name a missing device
     except (RuntimeError, AssertionError, TypeError, NotImplementedError, ValueError):
-        raise ValueError(f"expected a device that can compute, got {shown(name)}; {there}") from None
+        raise ValueError(f"expected a device that can compute, got {shown(name)}; {available}") from None
     return device
 
 
@@ -66,7 +66,7 @@ def _devices() -> list[str]:
 
 @contextlib.contextmanager
 def readable_algebra() -> Iterator[None]:
-    """Turn a Cholesky factor that fails outside of training into one clear ValueError; also a decorator."""
+    """Outside of training, turn a failed Cholesky factorisation into a clear ValueError; also a decorator."""
     try:
         yield
     except torch.linalg.LinAlgError as error:

@@ -1,4 +1,4 @@
-"""How good a fit is: its error at rows it was not trained on, beside the simple answers."""
+"""Errors of a fit at held-out rows, compared with baselines that need no model (the simple answers)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ log = logging.getLogger("gppvae")
 
 MODEL, VARIANCE = "model", "variance"
 NEAREST, LINEAR = "nearest sample", "linear in "  # simple answers along a numeric column
-MOST_ROWS = 256  # that are compared
-MOST_AVERAGED = 512  # training rows in a mean
-Weights = tuple[np.ndarray, np.ndarray]  # positions of training rows and their weights, for one wanted row
+MOST_ROWS = 256  # held-out rows compared
+MOST_AVERAGED_ROWS = 512  # training rows per mean
+Weights = tuple[np.ndarray, np.ndarray]  # positions and weights of training rows, for one wanted row
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Comparison:
     """Mean errors at held-out rows, of the model and of the simple answers.
 
     Attributes:
-        errors: by name, the model's under "model".  n_rows: how many rows were compared.
-        measure: "variance", squared errors in units of each value's variance in the training data; or the name of the
-            likelihood's own error: "mse", or "deviance" for counts, with every answer at the size of the sample.
+        errors: by name, the model's under "model".  n_rows: number of rows compared.
+        measure: "variance" for squared errors relative to each value's variance in the training data, else the name of
+            the likelihood's error: "mse", or "deviance" for counts, where predictions have the size of the sample.
     """
 
     errors: dict[str, float]
@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def unit(self) -> str:
-        """What the errors are measured in, to be said after a number."""
+        """The unit of the errors, to follow a number."""
         return "of the variance" if self.measure == VARIANCE else f"({self.measure})"
 
     def __str__(self) -> str:
@@ -84,20 +84,20 @@ class Comparison:
 
 
 def compare(model: Measuring, training: tuple[Samples, Table], held: tuple[Samples, Table]) -> Comparison:
-    """Compare the model's predictions at held-out rows with the simple answers; log it, and warn when it loses."""
+    """Compare the model with the simple answers at held-out rows; log the errors, and warn if the model loses."""
     found = compared(model, training, held)
     if first_process():
         log.info("%s", found)
         if found.loses:
             log.warning(
                 f"at held-out rows the simple answer '{found.best_simple}' has a smaller error than the model; "
-                f"{_advice(found.best_simple)}"
+                f"{_hint(found.best_simple)}"
             )
     return found
 
 
-def _advice(winner: str) -> str:
-    """What may help against the simple answer that won."""
+def _hint(winner: str) -> str:
+    """A hint for the warning, by the simple answer that won."""
     if winner == NEAREST or winner.startswith(LINEAR):
         return "samples may change faster than the kernel lets them: try Matern with nu=0.5, or a shorter lengthscale="
     return "train longer (epochs), give more latents (latent_dim), or choose a kernel that reads other columns"
@@ -118,7 +118,7 @@ def compared(model: Measuring, training: tuple[Samples, Table] | None, held: tup
 
 
 def _error(model: Measuring, y: torch.Tensor, answer: np.ndarray, mask: torch.Tensor | None) -> float:
-    """The likelihood's own error over the observed values; squared ones in units of the values."""
+    """Mean error of the likelihood over observed values; squared errors are in units of the values."""
     likelihood = model._autoencoder.likelihood.values
     unit = torch.from_numpy(model._unit())
     parts = (part.double() / unit for part in (y, torch.tensor(answer)))
@@ -131,7 +131,7 @@ def at_their_sizes(model: Measuring, samples: Samples, table: Table, index: np.n
     """Rows with the size of each sample of counts, so that predictions can be compared with the samples.
 
     Args:
-        samples: all of them.  table: the rows at `index`.
+        samples: all samples.  table: the rows at `index`.
     """
     likelihood = model._autoencoder.likelihood.values
     totals = isinstance(likelihood, Counts) and likelihood.needs_totals
@@ -141,39 +141,39 @@ def at_their_sizes(model: Measuring, samples: Samples, table: Table, index: np.n
 def simple_answers(
     model: Measuring, training: tuple[Samples, Table], wanted: Table
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Predictions that need no model, by name: what the kernel's columns allow.
+    """Predictions that need no model, by name; the columns of the kernel decide which there are.
 
     Args:
-        training: samples and table.  wanted: rows to answer; counts with sizes are answered at the sizes there.
+        training: samples and table.  wanted: rows to predict, with the sizes of samples of counts.
     """
     samples, table = training
     likelihood = model._autoencoder.likelihood.values
     column = next((name for name in (SIZE, likelihood.size_column) if name in wanted.columns), None)
-    mean: np.ndarray | None = None  # the first of the answers
-    for name, rows in _weighted_rows(model, table, wanted):
-        answer = _blend(samples, rows, mean)
+    mean: np.ndarray | None = None  # the first answer, which replaces missing values in the others
+    for name, rows in _averaged_rows(model, table, wanted):
+        answer = _weighted_means(samples, rows, mean)
         mean = answer[0] if mean is None else mean
         if isinstance(likelihood, Counts):
-            answer = _one_count_more(answer, mean)
+            answer = _smoothed_counts(answer, mean)
         if column is not None:
             own = [np.average(_sizes(likelihood, samples, table.take(i), i), weights=w) for i, w in rows]
-            ratio = wanted.numeric((column,))[:, 0] / np.array(own)
+            ratio = wanted.numeric((column,))[:, 0] / np.array(own)  # (N*,)
             answer = answer * ratio.reshape(-1, *(1 for _ in samples.shape))
         yield name, np.broadcast_to(answer, (len(wanted), *samples.shape))
 
 
-def _one_count_more(counts: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Counts of the same totals after one more was counted at the mean rates.
+def _smoothed_counts(counts: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Add one count in total, distributed by the mean rates, and rescale to the same totals.
 
-    The deviance of a count that was predicted to be zero is infinite; this keeps one sample as an answer from that.
+    A single sample is then no prediction of zero counts, whose deviance is infinite.
     """
-    totals = counts.reshape(len(counts), -1).sum(1).reshape(-1, *(1 for _ in mean.shape))
+    totals = counts.reshape(len(counts), -1).sum(1).reshape(-1, *(1 for _ in mean.shape))  # (N*, 1, ...)
     share = mean / max(float(mean.sum()), 1e-12)
     return (counts + share) * totals / (totals + 1.0)
 
 
 def _sizes(likelihood: Likelihood, samples: Samples, table: Table, index: np.ndarray) -> np.ndarray:
-    """Sizes of samples of counts, (n,): their totals, or as the table's rows, those at `index`, give them."""
+    """Sizes of the samples of counts at `index`, (n,): their totals, or a column of `table`, their rows."""
     if likelihood.size_column is not None:
         return table.numeric((likelihood.size_column,))[:, 0]
     y, mask = samples.read(torch.from_numpy(index))
@@ -183,38 +183,39 @@ def _sizes(likelihood: Likelihood, samples: Samples, table: Table, index: np.nda
     return found.double().cpu().numpy()
 
 
-def _weighted_rows(model: Measuring, table: Table, wanted: Table) -> Iterator[tuple[str, list[Weights]]]:
-    """The training rows that each simple answer averages, for every wanted row, or once for all of them."""
+def _averaged_rows(model: Measuring, table: Table, wanted: Table) -> Iterator[tuple[str, list[Weights]]]:
+    """(name, training rows and weights that it averages) of each simple answer, per wanted row or once for all."""
     leaves = model.prior_.leaves()
     ids = [leaf for leaf in leaves if isinstance(leaf, IdLeaf)]
     objects = max(ids, key=lambda leaf: (isinstance(leaf, Learned), len(leaf.levels)), default=None)
     view = next((leaf for leaf in ids if objects is not None and leaf.column != objects.column), None)
-    everything = _even(_spread(np.arange(len(table))))
+    everything = _equal_weights(_thin(np.arange(len(table))))
     yield "mean", [everything]
     for leaf in (objects, view):
         if leaf is not None:
             yield f"mean of the {leaf.column}", _of_same_id(leaf.column, table, wanted, everything)
-    axes = _axes(model, table, wanted)
+    axes = _numeric_axes(model, table, wanted)
     if not axes:
         return
     names = tuple(axes)
     a, b = wanted.numeric(names), table.numeric(names)  # (wanted, d), (training, d)
     spread = np.where(b.std(0) > 0, b.std(0), 1.0)
     squares = sum(np.square(view_distance(a[:, c], b[:, c], axes[name]) / spread[c]) for c, name in enumerate(names))
-    kin = _kin(wanted, table, [leaf.column for leaf in ids], None if objects is None else objects.column)
-    distance = np.where(kin, np.sqrt(squares), np.inf)
-    # All rows of one place, but not those on the other side at the same distance: that would be a line.
+    object_column = None if objects is None else objects.column
+    comparable = _comparable_rows(wanted, table, [leaf.column for leaf in ids], object_column)
+    distance = np.where(comparable, np.sqrt(squares), np.inf)  # (wanted, training)
+    # All rows at the nearest place, but not those at the same distance on the other side: that would interpolate.
     places = [(b == b[row.argmin()]).all(1) & np.isfinite(row) for row in distance]
-    yield NEAREST, [_even(_spread(np.flatnonzero(place))) for place in places]
+    yield NEAREST, [_equal_weights(_thin(np.flatnonzero(place))) for place in places]
     if len(names) == 1:
-        neighbours = [_neighbours(a[n, 0], b[:, 0], kin[n], axes[names[0]]) for n in range(len(wanted))]
-        yield f"{LINEAR}{names[0]}", neighbours
+        rows = [_interpolation(a[n, 0], b[:, 0], comparable[n], axes[names[0]]) for n in range(len(wanted))]
+        yield f"{LINEAR}{names[0]}", rows
 
 
-def _axes(model: Measuring, table: Table, wanted: Table) -> dict[str, float | None]:
-    """The columns of numbers in which a nearest sample is near, each with its period, if it has one.
+def _numeric_axes(model: Measuring, table: Table, wanted: Table) -> dict[str, float | None]:
+    """The numeric columns in which distances are measured, with their periods if they have one.
 
-    They are those of one part of the kernel and of the parts that it is multiplied by: RBF(x) * RBF(y) is a map.
+    They are those of one leaf of the kernel and of the leaves that multiply it: RBF(x) * RBF(y) is a map.
     """
     terms = [term for kernel in model.prior_.kernels for term in kernel.terms()]
     numeric = [
@@ -222,7 +223,7 @@ def _axes(model: Measuring, table: Table, wanted: Table) -> dict[str, float | No
         for leaf in model.prior_.leaves()
         if isinstance(leaf, NumericLeaf) and all(len(t.known(leaf.columns_read)) == len(t) for t in (table, wanted))
     ]
-    # Beside a trend, a period alone would call the same day of another year the nearest.
+    # Periodic leaves come last: beside a trend, the nearest day must not be one of another year.
     numeric.sort(key=lambda leaf: isinstance(leaf, Periodic))
     found: dict[str, float | None] = {}
     for leaf in numeric:
@@ -233,45 +234,40 @@ def _axes(model: Measuring, table: Table, wanted: Table) -> dict[str, float | No
 
 
 def _of_same_id(column: str, table: Table, wanted: Table, otherwise: Weights) -> list[Weights]:
-    """For every wanted row the training rows of its id in a column; `otherwise` for an id without any."""
+    """For every wanted row, the training rows with its id in a column; `otherwise` if there are none."""
     ids = table.ids(column)
     rows_of = {name: np.flatnonzero(ids == name) for name in set(wanted.ids(column).tolist())}
-    means = {name: _even(_spread(rows)) if len(rows) else otherwise for name, rows in rows_of.items()}
+    means = {name: _equal_weights(_thin(rows)) if len(rows) else otherwise for name, rows in rows_of.items()}
     return [means[name] for name in wanted.ids(column).tolist()]
 
 
-def _kin(wanted: Table, table: Table, columns: list[str], objects: str | None) -> np.ndarray:
-    """Which training rows simple answers for a wanted row are taken from, (wanted, training).
+def _comparable_rows(wanted: Table, table: Table, columns: list[str], objects: str | None) -> np.ndarray:
+    """Mask of the training rows from which a wanted row may be predicted, (wanted, training).
 
-    Those with the same ids in all columns; where there are none, those of the same object; else all.
+    Rows with the same ids in all columns; if there are none, rows of the same object; else all rows.
     """
-    same = np.ones((len(wanted), len(table)), dtype=bool)
-    all_alike = same.copy()
+    same_object = np.ones((len(wanted), len(table)), dtype=bool)
+    same_ids = same_object.copy()
     for column in dict.fromkeys(columns):
-        alike = _alike(wanted, table, column)
-        all_alike &= alike
-        same = alike if column == objects else same
-    found = np.where(all_alike.any(1, keepdims=True), all_alike, same)
-    return found | ~found.any(1, keepdims=True)  # an id that was not in training: any row
+        equal = np.asarray(wanted.ids(column)[:, None] == table.ids(column)[None, :])  # (wanted, training)
+        same_ids &= equal
+        same_object = equal if column == objects else same_object
+    found = np.where(same_ids.any(1, keepdims=True), same_ids, same_object)
+    return found | ~found.any(1, keepdims=True)  # all rows for an id that was not in training
 
 
-def _alike(wanted: Table, table: Table, column: str) -> np.ndarray:
-    """Which training rows have the same id in a column as each wanted row, (wanted, training)."""
-    return np.asarray(wanted.ids(column)[:, None] == table.ids(column)[None, :])
+def _thin(rows: np.ndarray) -> np.ndarray:
+    """At most MOST_AVERAGED_ROWS of these positions, evenly spaced."""
+    return rows[:: max(1, -(-len(rows) // MOST_AVERAGED_ROWS))]
 
 
-def _spread(rows: np.ndarray) -> np.ndarray:
-    """At most MOST_AVERAGED of these positions, evenly."""
-    return rows[:: max(1, -(-len(rows) // MOST_AVERAGED))]
-
-
-def _even(rows: np.ndarray) -> Weights:
-    """These rows, all with the same weight."""
+def _equal_weights(rows: np.ndarray) -> Weights:
+    """Rows with equal weights."""
     return rows, np.ones(len(rows))
 
 
-def _neighbours(at: float, values: np.ndarray, allowed: np.ndarray, period: float | None) -> Weights:
-    """The nearest training rows below and above `at`, with the weights of a straight line; one side alone at the ends.
+def _interpolation(at: float, values: np.ndarray, allowed: np.ndarray, period: float | None) -> Weights:
+    """Linear interpolation at `at`: the nearest training rows below and above with their weights, one side at the ends.
 
     Rows at the same place share its weight.
     """
@@ -281,21 +277,21 @@ def _neighbours(at: float, values: np.ndarray, allowed: np.ndarray, period: floa
         apart = apart - period * np.round(apart / period)
     below, above = apart[apart <= 0], apart[apart >= 0]
     if not len(below) or not len(above) or below.max() == 0:
-        return _even(_spread(rows[apart == apart[np.abs(apart).argmin()]]))
+        return _equal_weights(_thin(rows[apart == apart[np.abs(apart).argmin()]]))
     low, high = below.max(), above.min()
-    sides = [(_spread(rows[apart == low]), high), (_spread(rows[apart == high]), -low)]
+    sides = [(_thin(rows[apart == low]), high), (_thin(rows[apart == high]), -low)]
     weights = [np.full(len(own), part / (high - low) / len(own)) for own, part in sides]
     return np.concatenate([own for own, _ in sides]), np.concatenate(weights)
 
 
-def _blend(samples: Samples, rows: list[Weights], mean: np.ndarray | None) -> np.ndarray:
-    """Weighted means of training samples, one per entry; a value that is missing in all of them is that of `mean`."""
-    found: dict[int, np.ndarray] = {}  # by entry: rows of one object share theirs
+def _weighted_means(samples: Samples, rows: list[Weights], mean: np.ndarray | None) -> np.ndarray:
+    """Weighted means of training samples, one per entry of `rows`; `mean` replaces values missing in all of them."""
+    found: dict[int, np.ndarray] = {}  # by identity of the index, since wanted rows of one object share it
     for index, weights in {id(entry): entry for entry in rows}.values():
         y, mask = samples.read(torch.from_numpy(index))
         seen = np.ones(y.shape) if mask is None else mask.numpy().astype(np.float64)
-        weight = weights.reshape(-1, *(1 for _ in samples.shape)) * seen
+        weight = weights.reshape(-1, *(1 for _ in samples.shape)) * seen  # (n, *shape)
         total = weight.sum(0)
         own = (y.numpy() * weight).sum(0) / np.where(total > 0, total, 1.0)
         found[id(index)] = own if mean is None else np.where(total > 0, own, mean)
-    return np.stack([found[id(index)] for index, _ in rows])
+    return np.stack([found[id(index)] for index, _ in rows])  # (N*, *shape) or (1, *shape)

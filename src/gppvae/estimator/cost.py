@@ -1,4 +1,4 @@
-"""The cost of the Gaussian process of a fit: a line in the log, and a warning when it is large."""
+"""The cost of the Gaussian process in a fit: logged, with a warning if it is large."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from gppvae.prior.latent_prior import LatentGroup, LatentPrior
 from gppvae.training.distributed import first_process
 
 LARGE_RANK = 2048
-CARRIED = 0.95  # share of a kernel's variance that its features should carry after training
-SQUARES = 8  # matrices of all weights that live at once: S, T, C, its factor, and their gradients
-CUBES = 5  # H^3 operations of one value with gradient: factor, two triangular solves, and their adjoints
+LEAST_CAPTURED = 0.95  # share of a kernel's variance that its features should capture after training
+SQUARES = 8  # matrices over all weights in memory at once: S, T, C, its factor, and their gradients
+CUBES = 5  # H^3 operations of one loss with gradient: factor, two triangular solves, and their adjoints
 
 log = logging.getLogger("gppvae")
 
 
 @dataclass(frozen=True)
 class GPCost:
-    """Size of the GP's algebra.
+    """Size of the linear algebra of one group of latents.
 
     Attributes:
         rank: H.  groups: Q.  width: M.  n_latents: L.
@@ -41,13 +41,13 @@ class GPCost:
 
     @property
     def bytes(self) -> int:
-        """Peak of one value with gradient: statistics with their compensation and gradient, and H x H matrices."""
+        """Peak memory of one loss with gradient: statistics with compensation and gradient, and H x H matrices."""
         statistics = 4 * self.groups * self.width * (2 * self.width + self.n_latents)
         return 8 * (statistics + SQUARES * self.rank**2 + 4 * self.rank * self.n_latents)
 
     @property
     def operations(self) -> float:
-        """Of one value with gradient, apart from the sums over rows."""
+        """Of one loss with gradient, without the sums over rows."""
         return CUBES * self.rank**3 + 4.0 * self.rank**2 * self.n_latents + 4.0 * self.groups * self.rank**2
 
     def describe(self, split: str | None) -> str:
@@ -57,10 +57,10 @@ class GPCost:
 
 @dataclass(frozen=True)
 class BlockCost:
-    """Size of the algebra where ids have features of their own.
+    """Size of the linear algebra with a block of features per id.
 
     Attributes:
-        n_ids: P.  own: R.  shared: H0.  n_latents: L.
+        n_ids: P.  own: R, features of a block.  shared: H0.  n_latents: L.
     """
 
     n_ids: int
@@ -70,7 +70,7 @@ class BlockCost:
 
     @property
     def bytes(self) -> int:
-        """Linear in the ids: statistics with their compensation and gradient, blocks and arms, weights of all ids."""
+        """Linear in P: statistics with compensation and gradient, blocks and arms, weights of all ids."""
         wide, per_id = self.own + self.shared, self.n_ids * self.own
         statistics = 4 * per_id * (2 * wide + self.n_latents)
         return 8 * (statistics + SQUARES * (per_id * wide + self.shared**2 + per_id * self.n_latents))
@@ -79,8 +79,8 @@ class BlockCost:
         return f"{self.n_ids} ids with {self.own} features each beside {self.shared} shared ones"
 
 
-def tell_cost(prior: LatentPrior, rows: Rows) -> None:
-    """Log how features are made; warn when the rank makes each step slow; refuse what does not fit into memory."""
+def log_cost(prior: LatentPrior, rows: Rows) -> None:
+    """Log the features of each kernel; warn of a large rank; ValueError if the algebra does not fit into memory."""
     _check_memory([group for group in prior.groups if group.kernel is not None], rows)
     if not first_process():
         return
@@ -99,15 +99,15 @@ def tell_cost(prior: LatentPrior, rows: Rows) -> None:
                 log.info("%s: %s", leaf.text(), leaf.describe_features())
 
 
-def tell_carried(prior: LatentPrior) -> None:
-    """Warn where, after training, the features of a numeric kernel carry too little of its variance."""
+def warn_missing_variance(prior: LatentPrior) -> None:
+    """Warn of numeric kernels whose features capture too little of their variance after training."""
     if not first_process():
         return
     for leaf in prior.written_leaves():
         if not isinstance(leaf, InducingLeaf) or leaf.complete or not len(leaf.shown_values):
             continue
         share = leaf.share_carried(leaf.shown_values)
-        if share < CARRIED:
+        if share < LEAST_CAPTURED:
             log.warning(
                 "%s: its %d features carry %.0f%% of its variance at the training rows, the rest counts as noise; fit "
                 "again with a larger max_inducing (for example %d), or with lengthscale= near what was learned, which "
@@ -125,7 +125,7 @@ def _cost_of(group: LatentGroup, rows: Rows) -> GPCost | BlockCost:
 
 
 def _check_memory(groups: list[LatentGroup], rows: Rows) -> None:
-    """Raise ValueError unless the algebra of all groups of latents fits into memory together."""
+    """Raise ValueError unless the algebra of all groups of latents together fits into memory."""
     costs, memory = [_cost_of(group, rows) for group in groups], machine_memory()
     needed = sum(cost.bytes for cost in costs)
     if needed > memory:
@@ -140,11 +140,11 @@ def _check_memory(groups: list[LatentGroup], rows: Rows) -> None:
 
 
 def machine_memory() -> float:
-    """Bytes that this process may have; infinite where the system does not say."""
+    """Bytes available to this process; infinite if unknown."""
     known = [math.inf]
     with contextlib.suppress(OSError, ValueError, AttributeError):
         known.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
-    with contextlib.suppress(OSError, ValueError):  # of a container; "max" where there is no limit
+    with contextlib.suppress(OSError, ValueError):  # of a container; "max" means no limit
         known.append(float(Path("/sys/fs/cgroup/memory.max").read_text()))
     return min(known)
 
@@ -161,7 +161,7 @@ def _warn_if_large(cost: GPCost) -> None:
 
 
 def _operations_per_second() -> float:
-    """Measured on one product of matrices in float64."""
+    """Measured with one matrix product in float64."""
     size = 512
     matrix = torch.ones(size, size, dtype=torch.float64)
     matrix @ matrix

@@ -1,4 +1,4 @@
-"""Estimators and predictions as people see them: one or two lines of text, a few pictures in a notebook."""
+"""Text and HTML representations of estimators and predictions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_PICTURES, MAX_ROWS, MAX_VALUES = 12, 8, 10
 
 
 def fitted_text(model: Estimator) -> str:
-    """What a fitted estimator was fitted to and how it did, in one line; empty if it is not fitted."""
+    """Data, length and held-out error of a fit in one line; empty if the estimator is not fitted."""
     if not hasattr(model, "model_"):
         return ""
     words = [f"samples of shape {model.shape_}", f"{model.model_.prior.n_latents} latents"]
@@ -37,7 +37,7 @@ def fitted_text(model: Estimator) -> str:
 
 
 def estimator_html(model: Estimator) -> str:
-    """An estimator in a notebook: what it is, what was trained, how it ended."""
+    """An estimator in a notebook: class, result of the fit, and settings."""
     settings = getattr(model, "resolved_", None) or model.get_params()
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td style='text-align:left'>{escape(value)}</td></tr>"
@@ -51,7 +51,7 @@ def estimator_html(model: Estimator) -> str:
 
 
 def _kernel(model: Any) -> list[tuple[str, str]]:
-    """A row with the kernel: as it was written where the model is fitted. A plain VAE has none."""
+    """The row with the kernel, without default amplitudes if the model is fitted; none for a plain VAE."""
     if "kernel" not in model.get_params():
         return []
     return [("kernel", kernel_text(model) if hasattr(model, "prior_") else str(model.kernel))]
@@ -73,7 +73,7 @@ def prediction_text(prediction: Prediction | Imputation) -> str:
 
 
 def prediction_html(prediction: Prediction | Imputation) -> str:
-    """Pictures of the first samples, or a table of the first rows."""
+    """Images of the first samples, or a table of the first rows."""
     mean = np.asarray(prediction.mean)
     std = None if prediction.std is None else np.asarray(prediction.std)
     head = f"<p>{escape(prediction_text(prediction))}</p>"
@@ -97,7 +97,7 @@ def prediction_html(prediction: Prediction | Imputation) -> str:
 
 
 def _pictures(samples: np.ndarray) -> np.ndarray | None:
-    """(n, h, w) or (n, h, w, 3) of images in any order of axes; None if they are not images."""
+    """Images in any order of axes as (n, h, w) or (n, h, w, 3); None if the samples are not images."""
     if samples.ndim == 3:
         return samples
     if samples.ndim != 4:

@@ -1,4 +1,4 @@
-"""What `explain` gives back: shares and curves of the kernel's terms, as numbers, JSON and a table for notebooks."""
+"""Results of `explain`: shares and curves of the kernel's terms, as numbers, JSON and a table for notebooks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ DIGITS = 6  # of numbers in JSON
 
 @dataclass(frozen=True)
 class Curve:
-    """What a term does along one or more columns, all other terms kept at their mean.
+    """Effect of a term along one or more columns, with all other terms at their means.
 
     Attributes:
-        columns: names of the columns it runs along; two or more make a map.
+        columns: names of the columns; two or more make a map.
         values: (M,) numbers or ids, or (M, d) places.
-        by, level: a second column and its value that this curve is for; None where rows are averaged.
+        by, level: a second column and the value of it that this curve is for; None for the average over rows.
         score: (M,) size of the change along `TermExplanation.pattern`, its root mean square over a sample, in the
             unit of the values (in their standard deviations where the likelihood standardises).
         score_std: (M,) its posterior standard deviation, to first order through the decoder.
         signal, signal_std: (M, ...) the decoded samples and their standard deviations; None for curves of one level
             and for maps.
-        period: after which the curve repeats; `values` are then one period of it. None where it does not.
+        period: of a periodic curve; `values` then cover one period. None otherwise.
     """
 
     columns: tuple[str, ...]
@@ -40,7 +40,7 @@ class Curve:
 
     @property
     def axis(self) -> str:
-        """The name of the column it runs along, and of which it shows one period only."""
+        """Label of the axis: the name of the column, and the period if there is one."""
         return self.columns[0] + ("" if self.period is None else f" (one period of {self.period:g})")
 
     def to_json(self) -> dict[str, Any]:
@@ -62,16 +62,16 @@ class TermExplanation:
 
     Attributes:
         name: as in `Explanation.shares`.  columns: that it reads.  group: number of its group of latents.
-        latent_share, signal_share: of the variance over rows; they add up to 1 over terms, and one is negative where a
-            term works against the others.
+        latent_share, signal_share: of the variance over rows; they add up to 1 over terms. A share is negative if the
+            term counteracts the others.
         alone: variance of the term alone, relative to that of the predicted signal; differs from `signal_share` by the
             covariance with other terms.
-        by_column: for a product, signal shares of what each column does on average over the others, and of what they do
-            only "together"; they add up to `signal_share`. Empty for a term over one column.
+        by_column: for a product, signal shares of the main effect of each column and of their interaction, "together";
+            they add up to `signal_share`. Empty for a term over one column.
         uncertain: mean posterior variance of the term's latents, relative to the variance of all latents over rows.
         by_value: (...) signal share of each pixel or channel, NaN where the prediction does not vary.
-        pattern: (...) the change of the samples that carries most of what the term does, of length 1.
-        curves: what the term does along its columns.
+        pattern: (...) first principal direction of the term's effect on the samples, of length 1.
+        curves: the effect of the term along its columns.
     """
 
     name: str
@@ -89,17 +89,17 @@ class TermExplanation:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Which term of the kernel explains what, over the rows of a table.
+    """Shares of variance and curves of the terms of the kernel, over the rows of a table.
 
-    Shares are of the variance of the predicted function over rows: latent noise and the noise of samples are in none of
-    them. Definitions: docs/math.md, "What each term explains".
+    Shares are of the variance of the predicted function over rows; they contain no latent noise and no noise of the
+    samples. Definitions: docs/math.md, "What each term explains".
 
     Attributes:
         terms: one entry per term, in the order of the kernel.
-        latent_covariance, signal_covariance: (T, T), covariance over rows between what the terms contribute, relative
-            to the total variance. A row sums to the term's share, everything sums to 1.
+        latent_covariance, signal_covariance: (T, T), covariance over rows between contributions of the terms, relative
+            to the total variance. A row sums to the share of the term, all entries to 1.
         by_channel: signal shares of each channel of images, or value of vectors; columns are terms.
-        n_rows: rows that were looked at.  unexplained: number of latents without a kernel.
+        n_rows: number of rows used.  unexplained: number of latents without a kernel.
 
     Example:
         >>> import numpy as np
@@ -166,7 +166,7 @@ class Explanation:
 
     @property
     def note(self) -> str:
-        """What the shares are of, in a sentence or two."""
+        """Definition of the shares, in a sentence or two."""
         text = f"Shares of the variance of the predicted function over {self.n_rows} rows; noise is in none of them."
         if self.unexplained:
             text += f" {self.unexplained} latents have no kernel: no column explains them."

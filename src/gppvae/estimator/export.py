@@ -1,4 +1,4 @@
-"""The decoder for programs that do not have this package: torch.export and ONNX."""
+"""Export of the decoder for use without this package: torch.export and ONNX."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONNX_NEEDS = ("onnx", "onnxscript")
 
 
 class DecodedMean(nn.Module):
-    """z, (B, L) float32 -> E[y | z] in the order of axes of the training samples; of counts, for a typical size."""
+    """z (B, L) float32 -> E[y | z] with the axes of the training samples; counts are those of a typical size."""
 
     def __init__(self, autoencoder: Autoencoder, layout: str) -> None:
         super().__init__()
@@ -36,14 +36,14 @@ class DecodedMean(nn.Module):
 
 
 def export_decoder(autoencoder: Autoencoder, layout: str, n_latents: int) -> torch.export.ExportedProgram:
-    """The decoder as a graph over any number of latents, (B, n_latents), on the CPU."""
+    """The decoder as a graph for any batch size, (B, n_latents), on the CPU."""
     module, example = _on_cpu(autoencoder, layout, n_latents)
     with quiet():
         return torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
 
 
 def write_onnx(autoencoder: Autoencoder, layout: str, n_latents: int, path: str | os.PathLike[str]) -> Path:
-    """The same graph as an ONNX file with the input `z` and the output `mean`."""
+    """Write the decoder as an ONNX file with the input `z` and the output `mean`."""
     missing = [name for name in ONNX_NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"to_onnx needs {' and '.join(missing)}, which is not installed; pip install 'gppvae[onnx]'")
@@ -55,7 +55,7 @@ def write_onnx(autoencoder: Autoencoder, layout: str, n_latents: int, path: str 
             verbose=False,
         )  # fmt: skip
     assert program is not None
-    for node in program.model.graph:  # a decoder may take a mean of its own, which the exporter gives the same name
+    for node in program.model.graph:  # a mean inside the decoder gets the same name from the exporter
         for value in node.outputs:
             if value.name == "mean" and not value.is_graph_output():
                 value.name = "mean_inside"
@@ -65,13 +65,13 @@ def write_onnx(autoencoder: Autoencoder, layout: str, n_latents: int, path: str 
 def _on_cpu(autoencoder: Autoencoder, layout: str, n_latents: int) -> tuple[nn.Module, Tensor]:
     module = DecodedMean(copy.deepcopy(autoencoder), layout).cpu().eval()
     for tensor in (*module.parameters(), *module.buffers()):
-        tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)  # torch.export.save wants plain weights
+        tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)  # for torch.export.save
     return module.requires_grad_(False), torch.zeros(2, n_latents)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Exporters warn about their own internals; what matters is compared by our tests."""
+    """Silence warnings of the exporters about their own internals; tests compare the results."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The estimator people use: a VAE with a Gaussian process prior over the columns of a table."""
+"""The main estimator: a VAE with a Gaussian process prior over the columns of a table."""
 
 from __future__ import annotations
 
@@ -23,20 +23,13 @@ from gppvae.data.named import framed, samples_from
 from gppvae.data.run_files import model_file
 from gppvae.data.table import Rows, Table
 from gppvae.data.words import shown
-from gppvae.estimator.checks import (
-    MAX_BATCH,
-    MAX_EPOCHS,
-    MAX_WIDTH,
-    number,
-    readable_algebra,
-    whole,
-)
+from gppvae.estimator.checks import MAX_BATCH, MAX_EPOCHS, MAX_WIDTH, number, readable_algebra, whole
 from gppvae.estimator.choices import PATIENCE, TOLERANCE
-from gppvae.estimator.cost import tell_carried, tell_cost
+from gppvae.estimator.cost import log_cost, warn_missing_variance
 from gppvae.estimator.explain import ROWS, explain
 from gppvae.estimator.explanation import Explanation
 from gppvae.estimator.impute import Imputation
-from gppvae.estimator.kernel_summary import described
+from gppvae.estimator.kernel_summary import describe_fit
 from gppvae.estimator.measuring import Measuring, releasing
 from gppvae.estimator.new_objects import NewSamples, add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
@@ -46,23 +39,15 @@ from gppvae.estimator.prediction import Prediction, mean_and_std
 from gppvae.estimator.saving import (
     check_network_sizes,
     check_same_kernel,
-    close_dims,
     kernel_extras,
     load_weights,
     probe_table,
     restore_kernels,
+    restore_learned_dims,
     save_model,
 )
-from gppvae.estimator.settings import (
-    AUTO,
-    Groups,
-    arguments,
-    ask_again,
-    columns_of,
-    group_texts,
-    latent_groups,
-)
-from gppvae.estimator.validation import known_rows, same_length, validator
+from gppvae.estimator.settings import AUTO, Groups, arguments, check_given_again, columns_of, group_texts, latent_groups
+from gppvae.estimator.validation import code_if_known, same_length, validator
 from gppvae.inference import Inference, find_inference
 from gppvae.inference.phase import MAX_RATE, Budget, Phase
 from gppvae.kernels import Kernel
@@ -89,6 +74,7 @@ from gppvae.training.phases import check_phases
 log = logging.getLogger("gppvae")
 VALUE_NOISE = "value_noise"
 ALPHAS = (1e-12, 1e6)
+GIVEN_AGAIN = ("kernel", "inference", "phases", "encoder", "decoder", "likelihood")  # arguments of resume()
 KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
@@ -97,42 +83,42 @@ class GPPVAE(Plotting, Measuring):
     """Gaussian process prior VAE: z = f(row) + noise with f ~ GP(0, kernel), y = decoder(z) + noise.
 
     Args:
-        kernel: over named columns, as an expression of kernels or as text. Or groups of latents, each with a kernel of
-            its own, [("RBF(age) + Learned(id, 8)", 12), (None, 4)]; None is the ordinary VAE prior, for what no
-            column explains.
-        latent_dim: number of latents; chosen from the samples when None, or what the groups add up to.
+        kernel: over named columns, as an expression of kernels or as text. Or groups of latents, each with its own
+            kernel, [("RBF(age) + Learned(id, 8)", 12), (None, 4)]; None is the ordinary VAE prior, for variation that
+            no column explains.
+        latent_dim: number of latents; chosen from the samples when None; with groups, their sum.
         network: "auto", "image", "vector", "conv" (the paper's MNIST network), "wide", "faces", "mlp"; or give
             `encoder` and `decoder`.
         width: channels of every layer of a named network; its own default when None.
-        members: networks of an ensemble inside the model: each has its share of the latents, a kernel with vectors of
-            its own, and is trained to explain the samples by itself; predictions are their average. Chosen when None.
+        members: number of networks in an ensemble inside the model. Each has its share of the latents and a copy of the
+            kernel, and is trained on its own bound; predictions are averaged. Chosen when None.
         encoder, decoder: your own modules, y -> (mean, logvar) and z -> y. They are copied; the fitted ones are in
             `model_.autoencoder`.
         likelihood: "gaussian", "bernoulli", "negative_binomial", "poisson" or a Likelihood (docs/likelihoods.md).
-        pixel_var: sigma_y^2 of the Gaussian, in the unit of the samples; larger trusts the prior more. With None,
-            samples are standardised inside and the noise is measured at rows held out (docs/likelihoods.md).
-        alpha: latent noise variance to start from; the inference's own default when None.
-        inference: "auto" chooses by the data; or "leave_out", "global", "minibatch", "posterior", "exact"
+        pixel_var: sigma_y^2 of the Gaussian, in the unit of the samples; larger values trust the prior more. With None,
+            samples are standardised and the noise is measured at held-out rows (docs/likelihoods.md).
+        alpha: initial latent noise variance; the default of the inference when None.
+        inference: "auto" chooses from the data; or "leave_out", "global", "minibatch", "posterior", "exact"
             (docs/inference.md), or a class.
-        schedule: "joint", or "disjoint" to keep the networks of the VAE warm-up; where there is one.
-        epochs: of the main phase; None chooses, as it does for lr, prior_lr, batch_size and patience.
-        warmup_epochs, gp_epochs: of the VAE and the GP-only phase, where the inference has them.
+        schedule: "joint", or "disjoint" to keep the networks of the VAE warm-up, if there is one.
+        epochs: of the main phase; chosen when None, like lr, prior_lr, batch_size and patience.
+        warmup_epochs, gp_epochs: of the VAE and the GP-only phase, if the inference has them.
         lr, prior_lr: learning rates of networks and prior.
         phases: a list of Phase instead of inference, schedule, epochs and rates.
         batch_size: samples per step; chosen when None.  patience: validations without improvement before a phase stops.
         validate_every: epochs between validations.
-        hold_out: share of the rows that are not trained on but measure errors, where no validation data is given;
-            None holds out a few per cent when the inference is "auto", and none otherwise.
-        channels: "first" or "last" for four-dimensional arrays.  scale: factor on the samples' values.
+        hold_out: share of the rows held out at first to measure errors, if no validation data are given; None holds out
+            some rows when the inference is "auto", and none otherwise.
+        channels: "first" or "last" for four-dimensional arrays.  scale: factor on the values of the samples.
         missing: "mask" treats NaN as not observed.
-        seed: makes a fit repeatable.  device: for example "cuda"; chosen when None.
+        seed: makes a fit reproducible.  device: for example "cuda"; chosen when None.
 
     Attributes:
-        sample_names_: names of the samples' values, where they came as columns.
-        kernel_: the fitted kernel; a list, one per group, where latents have groups; that of the first member in an
-            ensemble.
+        sample_names_: names of the values of a sample, if the samples had named columns.
+        kernel_: the fitted kernel; with groups of latents a list, one per group; in an ensemble that of the first
+            member.
         prior_: all kernels, with the latent noise.
-        resolved_: what was trained, every open choice filled in, phases included.
+        resolved_: the settings as trained, with defaults filled in, and the phases.
         model_: networks and prior.  posterior_: q(B).  history_: metrics per epoch.
 
     Example:
@@ -179,17 +165,17 @@ class GPPVAE(Plotting, Measuring):
         checkpoint_seconds: float = 30.0,
         callbacks: Sequence[Callback] = (),
     ) -> GPPVAE:
-        """Fit to samples and the table that says what they are.
+        """Fit to samples and the table that describes them.
 
         Args:
             samples: array-like, one sample per row of the table (see gppvae.data.arrays.Samples): array, DataFrame,
                 scipy sparse matrix, image files. Or names and patterns of the table's columns, ["gene_*", "depth"].
             table: DataFrame or dict of columns.
-            validation: (samples, table) that are not trained on, for the log and for early stopping.
+            validation: (samples, table) for the log and for early stopping.
             out: run folder; the same call continues an unfinished run in it.
             progress: show progress bars.
-            checkpoint_seconds: least time between checkpoints.
-            callbacks: told of the start, of every epoch and of the end; see gppvae.Callback.
+            checkpoint_seconds: minimum time between checkpoints.
+            callbacks: called at the start, after every epoch and at the end; see gppvae.Callback.
         """
         groups = self._checked()
         everything, rows_table, validation = self._read(samples, table, validation, groups)
@@ -198,41 +184,44 @@ class GPPVAE(Plotting, Measuring):
         model = self._build(plan, everything.shape)
         rows = model.prior.code(rows_table)
         model.prior.plan(rows, plan.batch_size)
-        tell_cost(model.prior, rows)
-        training, judge, kept = (everything, rows_table), validation, None
+        log_cost(model.prior, rows)
+        training, evaluation, reduced = (everything, rows_table), validation, None
         if held.size:
             index = np.setdiff1d(np.arange(len(everything)), held)
             training = everything.part(index), rows_table.take(index)
-            judge = everything.part(held), rows_table.take(held)
-            kept = training[0], rows[torch.from_numpy(index).to(rows.device)]
-        validate = None if judge is None else validator(model, *judge, plan.batch_size, self._torch_device())
-        known = None if judge is None or known_rows(model.prior, judge[1]) is None else judge
+            evaluation = everything.part(held), rows_table.take(held)
+            reduced = training[0], rows[torch.from_numpy(index).to(rows.device)]
+        validate = None
+        if evaluation is not None:
+            validate = validator(model, *evaluation, plan.batch_size, self._torch_device())
+            if code_if_known(model.prior, evaluation[1]) is None:  # unknown ids: the model cannot predict these rows
+                evaluation = None
 
         def measure(weights: LatentPosterior) -> dict[str, Any]:
-            # At rows not trained on where the model can predict them; on a copy, since training may go on.
+            # On a copy, since training may continue.
             self.model_, self.posterior_ = copy.deepcopy(model), weights
-            return self._measured(known or training, training, held_out=known is not None)
+            return self._evaluate(evaluation or training, training, held_out=evaluation is not None)
 
         folder = None if out is None else RunFolder(out)
         trainer = self._train(
-            model, plan.phases, everything, rows, folder, validate, progress, checkpoint_seconds, callbacks, kept,
+            model, plan.phases, everything, rows, folder, validate, progress, checkpoint_seconds, callbacks, reduced,
             measure,
         )  # fmt: skip
-        tell_carried(model.prior)
-        assert trainer.weights is not None, "check_phases saw a phase that conditions q(B)"
+        warn_missing_variance(model.prior)
+        assert trainer.weights is not None, "check_phases requires a phase that computes q(B)"
         with releasing(folder):
             measured = trainer.measured if trainer.measured is not None else measure(trainer.weights)
             self.model_, self.posterior_ = model, trainer.weights
-            self._take(measured, folder)
+            self._apply_measured(measured, folder)
             self.posterior_ = self._laplace(everything, rows)
-            self.remainders_ = self._resemblance(everything, rows)
-            self._keep(folder)
+            self.remainders_ = self._residual_covariances(everything, rows)
+            self._save_run(folder)
         return self
 
     def _read(
         self, samples: Any, table: Any, validation: tuple[Any, Any] | None, groups: Groups
     ) -> tuple[Samples, Table, tuple[Samples, Table] | None]:
-        """Samples and table to train on, and those to validate on, if any."""
+        """Training samples and table, and those for validation, if any."""
         rows_table, read = Table(table), columns_of(groups)
         size_column = self._make_likelihood().size_column
         for column in [*read, *([] if size_column is None else [size_column])]:
@@ -249,7 +238,7 @@ class GPPVAE(Plotting, Measuring):
         return everything, rows_table, (self._samples(validation[0]), Table(validation[1]))
 
     def _build(self, plan: Plan, shape: tuple[int, ...]) -> GPPriorVAE:
-        """The model of a plan, for samples of this shape."""
+        """The model for a plan and samples of this shape."""
         self._chosen_batch = plan.batch_size
         self._chosen_width, self._chosen_members = plan.networks.width, plan.networks.members
         prior = plan.prior.to(self._gp_device())
@@ -268,18 +257,18 @@ class GPPVAE(Plotting, Measuring):
         key_added: str | None = "gppvae",
         **options: Any,
     ) -> GPPVAE:
-        """A model fitted to an AnnData: observations are the table, genes the values of a sample.
+        """Fit a model to an AnnData object: observations are rows of the table, genes the values of a sample.
 
-        Latents come back as `adata.obsm["X_gppvae"]`, predictions as `adata.layers["gppvae"]`. Needs the extra
+        Latents are stored as `adata.obsm["X_gppvae"]`, predictions as `adata.layers["gppvae"]`. Needs the extra
         `anndata`.
 
         Args:
             adata: of observations x genes; a sparse matrix becomes dense one batch at a time.
             kernel: over columns of `adata.obs`.
-            layer: to fit to; None takes X.
-            spatial: key of coordinates in obsm; they are the columns x, y (and z) of the kernel.
-            key_added: name of what is written back; None writes nothing. The predictions are a dense matrix.
-            options: settings of GPPVAE, and options of fit().
+            layer: to fit to; X when None.
+            spatial: key of coordinates in obsm; they become the columns x, y (and z) for the kernel.
+            key_added: name of the stored results; None stores nothing. Predictions are a dense matrix.
+            options: settings of GPPVAE, and arguments of fit().
         """
         known = {item.name for item in fields(cls)}
         settings = {name: options.pop(name) for name in list(options) if name in known}
@@ -296,24 +285,24 @@ class GPPVAE(Plotting, Measuring):
 
     @property
     def _chooses(self) -> bool:
-        """Whether inference and length are chosen from the data."""
+        """Whether inference and length of training are chosen from the data."""
         return self.phases is None and isinstance(self.inference, str) and self.inference == AUTO
 
     @readable_algebra()
     def add_objects(self, samples: Any, table: Any, steps: int = 30) -> list[str]:
-        """Learn ids that were not in the training set from a few samples of each; predict() then takes them.
+        """Learn ids that were not in the training set from a few samples of each, so that predict() accepts them.
 
         Args:
-            samples: of the new objects.  table: their rows; ids unknown in training in a Learned or Categorical
-                column, all other columns as in training. An id that was added before is learned again.
-            steps: Gauss-Newton steps through the decoder, at most; they end when the fit hardly gains.
+            samples: of the new objects.  table: their rows; new ids in one Learned or Categorical column, all other
+                columns as in training. An id that was added before is learned again.
+            steps: maximum number of Gauss-Newton steps through the decoder; they stop when the loss hardly decreases.
 
         Returns:
             The ids that were added.
         """
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
-        likelihoods = self._object_noise(), self._autoencoder.likelihood.values
+        likelihoods = self._object_likelihood(), self._autoencoder.likelihood.values
         new = NewSamples(data, Table(table), *likelihoods, self._rows_per_batch)
         ids, self.posterior_ = add_objects(self._fitted, new, self.remainders_, steps)
         self._keep_remainders(data, Table(table), ids)
@@ -321,13 +310,13 @@ class GPPVAE(Plotting, Measuring):
 
     @readable_algebra()
     def update(self, samples: Any, table: Any, steps: int = 5) -> None:
-        """Take in further samples of known ids, at any rows, without training.
+        """Condition on further samples of known ids, at any rows, without training.
 
         The weights q(B) and the vectors of the ids in the table are conditioned on the samples through the decoder;
-        networks, kernel and noise stay. Samples of ids that are new go to add_objects(). Give each sample once.
+        networks, kernel and noise do not change. For new ids use add_objects(). Give each sample once.
 
         Args:
-            samples: not seen before.  table: their rows.
+            samples: not used before.  table: their rows.
             steps: Gauss-Newton steps through the decoder.
         """
         whole("steps", steps, 1)
@@ -339,21 +328,21 @@ class GPPVAE(Plotting, Measuring):
 
     @classmethod
     def resume(cls, out: str | os.PathLike[str], samples: Any, table: Any, **options: Any) -> GPPVAE:
-        """Continue an unfinished run from its folder, with the settings it was started with.
+        """Continue an unfinished run from its folder, with its settings.
 
         Args:
             out: the run folder.  samples, table: the training data.
-            options: of `fit`, and kernel, inference, phases, encoder, decoder or likelihood of your own.
+            options: arguments of `fit`; and your kernel, inference, phases, encoder, decoder or likelihood, if custom.
         """
         settings = read_config(out)["settings"]
         own = {name: options.pop(name) for name in GIVEN_AGAIN if name in options}
-        ask_again(settings["own"], dict.fromkeys(GIVEN_AGAIN) | own, out, "resume()")
+        check_given_again(settings["own"], dict.fromkeys(GIVEN_AGAIN) | own, out, "resume()")
         with checked_content(Path(out) / CONFIG):
             self = cls(**(arguments(settings["given"]) | own))
         return self.fit(samples, table, out=out, **options)
 
     def _checked(self) -> Groups:
-        """The groups of latents of a fit, with every setting checked."""
+        """Check all settings; returns the groups of latents."""
         self._check_settings()
         groups = latent_groups(self.kernel, self.latent_dim)
         if not self._chooses:
@@ -362,7 +351,7 @@ class GPPVAE(Plotting, Measuring):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        Budget(self.schedule)  # refuses a schedule that there is not, even where "auto" needs none
+        Budget(self.schedule)  # raises for an unknown schedule, also with "auto", which does not use it
         if self.alpha is not None:
             number("alpha", self.alpha, *ALPHAS, "0.1")
         for name in ("epochs", "warmup_epochs", "gp_epochs"):
@@ -377,7 +366,7 @@ class GPPVAE(Plotting, Measuring):
             number("hold_out", self.hold_out, 0.0, 0.9, "0.05")
 
     def _phases(self, unexplained: bool) -> list[Phase]:
-        """The phases as given, or as the inference writes them; those of no epochs are left out."""
+        """The given phases, or those of the inference, without phases of zero epochs."""
         if self.phases is not None:
             if not isinstance(self.phases, (list, tuple)) or not all(isinstance(p, Phase) for p in self.phases):
                 raise TypeError(f"phases must be a list of Phase, got {shown(self.phases)}; see gppvae.Phase")
@@ -398,13 +387,13 @@ class GPPVAE(Plotting, Measuring):
             chosen["patience"] = PATIENCE
         return super()._resolve(model, phases, samples) | chosen
 
-    # -- asking
+    # -- using the fitted model
 
     @property
     def kernel_(self) -> Kernel | list[Kernel | None]:
-        """The fitted kernel; with groups of latents a list, None for those without one.
+        """The fitted kernel; with groups of latents a list, None for groups without one.
 
-        In an ensemble every member has a kernel of its own, and this is the first one's; `prior_.kernels` has all.
+        In an ensemble this is the kernel of the first member; `prior_.kernels` has those of all members.
         """
         found = self.prior_.written_kernels
         return found[0] if len(found) == 1 and found[0] is not None else found
@@ -416,15 +405,15 @@ class GPPVAE(Plotting, Measuring):
     ) -> Prediction:
         """Predict samples at rows, measured or not, in the shape and order of axes of the training samples.
 
-        After a fit to a DataFrame, a DataFrame of rows gives DataFrames: the columns of the samples, the index of the
-        rows. Rows in a dict give arrays.
+        After a fit to a DataFrame, a DataFrame of rows gives DataFrames with the columns of the samples and the index
+        of the rows. A dict of rows gives arrays.
 
         Args:
-            table: rows wanted; ids known from training, numbers of any value.
+            table: rows to predict; ids known from training, numbers of any value.
             n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
-            include_noise: let std be that of a new sample, its own noise and the model's errors included; needs draws.
-            seed: of the draws; the estimator's when None.
-            out: folder to write mean.npy and std.npy into; they come back as memory maps.
+            include_noise: whether std is that of a new sample, including noise and model errors; needs draws.
+            seed: of the draws; that of the estimator when None.
+            out: folder for mean.npy and std.npy, which are returned as memory maps.
         """
         model, weights = self._fitted
         whole("n_samples", n_samples, 0)
@@ -436,22 +425,22 @@ class GPPVAE(Plotting, Measuring):
             with Outputs(out, ("mean",), shape) as arrays:
                 for chunk in row_chunks(rows):
                     mean = decode_mean(model, weights, chunk)
-                    carried = self.remainders_.at(model.prior, chunk, self.shape_)
-                    mean = mean if carried is None else mean + carried[0].to(mean)
+                    kriged = self.remainders_.at(model.prior, chunk, self.shape_)
+                    mean = mean if kriged is None else mean + kriged[0].to(mean)
                     arrays.put(mean=to_input_layout(mean, self.layout_))
-            return self._as_asked(table, arrays["mean"], None)
+            return self._prediction(table, arrays["mean"], None)
         draws, generator, vectors = self._draws(weights, n_samples, seed)
         with Outputs(out, ("mean", "std"), shape) as arrays:
             for chunk in row_chunks(rows):
                 decoded = decode_draws(model, draws, chunk, generator, vectors)
-                carried = self.remainders_.at(model.prior, chunk, self.shape_)
-                unknown = relative_std(model, weights, chunk) if include_noise else None
-                found = mean_and_std(decoded, include_noise, self.calibration_, self._unit(), unknown, carried)
+                kriged = self.remainders_.at(model.prior, chunk, self.shape_)
+                uncertainty = relative_std(model, weights, chunk) if include_noise else None
+                found = mean_and_std(decoded, include_noise, self.calibration_, self._unit(), uncertainty, kriged)
                 arrays.put(**{name: to_input_layout(part, self.layout_) for name, part in found.items()})
-        return self._as_asked(table, arrays["mean"], arrays["std"])
+        return self._prediction(table, arrays["mean"], arrays["std"])
 
-    def _as_asked(self, table: Any, mean: np.ndarray, std: np.ndarray | None) -> Prediction:
-        """A prediction with names, where samples and rows came as DataFrames."""
+    def _prediction(self, table: Any, mean: np.ndarray, std: np.ndarray | None) -> Prediction:
+        """A prediction, as DataFrames if the samples and the rows were DataFrames."""
         names = self.sample_names_ if self.frames_ else None
         return Prediction(framed(mean, names, table), None if std is None else framed(std, names, table))
 
@@ -465,7 +454,7 @@ class GPPVAE(Plotting, Measuring):
         include_noise: bool = False,
         seed: int | None = None,
     ) -> np.ndarray:
-        """Draws of whole functions at rows; with `prior`, as if no data were seen.
+        """Draws of whole functions at rows, from the posterior or from the prior.
 
         Returns:
             (n_samples, N, ...), samples in the shape and order of axes of the training samples.
@@ -479,12 +468,12 @@ class GPPVAE(Plotting, Measuring):
         parts = []
         for chunk in row_chunks(rows):
             decoded = []
-            carried = None if prior else self.remainders_.at(model.prior, chunk, self.shape_)
+            kriged = None if prior else self.remainders_.at(model.prior, chunk, self.shape_)
             for drawn, var in decode_draws(model, draws, chunk, generator, vectors):
-                mean = drawn if carried is None else drawn + carried[0].to(drawn)
+                mean = drawn if kriged is None else drawn + kriged[0].to(drawn)
                 noisy = model.autoencoder.likelihood.values.noisy
                 decoded.append((noisy(mean, var, generator) if include_noise else mean).cpu())
-            parts.append(torch.stack(decoded))
+            parts.append(torch.stack(decoded))  # (n_samples, rows, *shape)
         empty = torch.zeros(n_samples, 0, *self.shape_)
         return to_input_layout((torch.cat(parts, dim=1) if parts else empty).numpy(), self.layout_)
 
@@ -498,17 +487,17 @@ class GPPVAE(Plotting, Measuring):
         seed: int | None = None,
         out: Folder = None,
     ) -> Imputation:
-        """Fill in what is missing (NaN) in samples, given their rows and what was observed; a DataFrame as a DataFrame.
+        """Impute missing values (NaN) of samples, given their rows and observed values; a DataFrame for a DataFrame.
 
-        The GP's prediction at a row is the prior of its latents, and the observed values update it. At a row of the
-        training set that prediction already knows the row's own sample, so its std is a little too small there.
+        The GP's prediction at a row is the prior of its latents, which is conditioned on the observed values. At
+        training rows that prediction was itself conditioned on the sample, so its std is slightly too small there.
 
         Args:
-            samples: with NaN where nothing was observed, whatever `missing` is.  table: their rows, as in `predict`.
-            n_samples: draws of what is missing.
-            include_noise: let std and draws be those of the values, their own noise included.
-            seed: of the draws; the estimator's when None.
-            out: folder for mean.npy, std.npy and draws.npy, (N, n_samples, ...); they come back as memory maps.
+            samples: with NaN for missing values, whatever `missing` is.  table: their rows, as in `predict`.
+            n_samples: number of draws of the missing values.
+            include_noise: whether std and draws include the noise of the values.
+            seed: of the draws; that of the estimator when None.
+            out: folder for mean.npy, std.npy and draws.npy, (N, n_samples, ...), returned as memory maps.
         """
         model, _ = self._fitted
         whole("n_samples", n_samples, 0)
@@ -524,7 +513,7 @@ class GPPVAE(Plotting, Measuring):
     @torch.no_grad()
     @readable_algebra()
     def predict_latent(self, table: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of z at rows, (N, latent_dim) each; far from the data the prior's variance."""
+        """Mean and variance of z at rows, (N, latent_dim) each; far from the data those of the prior."""
         model, weights = self._fitted
         rows = model.prior.code(Table(table))
         with Outputs(None, ("mean", "var"), (len(rows), model.prior.n_latents), np.float64) as arrays:
@@ -536,15 +525,14 @@ class GPPVAE(Plotting, Measuring):
     @torch.no_grad()
     @readable_algebra()
     def reconstruct(self, samples: Any, out: Folder = None, table: Any = None) -> np.ndarray:
-        """Samples as the decoder makes them from the latents that explain them best, in the shape that they came in.
+        """Decode the latents that fit each sample best; same shape as the input, and a DataFrame for a DataFrame.
 
-        Latents start from the encoder's mean, and from the prediction where a table is given, and are refined by a few
-        Gauss-Newton steps through the decoder. A sample is never explained worse than by its start. A DataFrame comes
-        back as a DataFrame.
+        Latents start at the encoder's mean, or at the prediction if a table is given and that fits better. A few
+        Gauss-Newton steps through the decoder refine them, and never increase the loss of a sample.
 
         Args:
-            out: folder to write them into as mean.npy; they come back as a memory map.
-            table: rows of the samples; without it latents are expected where those of the training rows are.
+            out: folder for mean.npy, which is returned as a memory map.
+            table: rows of the samples; without it, their prior is that over all training rows.
         """
         model, weights = self._fitted
         data = self._samples(samples)
@@ -574,16 +562,16 @@ class GPPVAE(Plotting, Measuring):
     @torch.no_grad()
     @readable_algebra()
     def explain(self, table: Any, n_rows: int = ROWS, seed: int | None = None) -> Explanation:
-        """Which term of the kernel explains what, over the rows of a table.
+        """Shares of variance and curves of the terms of the kernel, over the rows of a table.
 
-        Per term: its share of the variance of the latents and of the predicted samples (per channel or pixel too), and
-        its curve along the columns it reads, with a band. Shares add up to one; the covariance between terms is
-        stated. Latent noise and the noise of samples count nowhere (docs/howto/explain.md).
+        Per term: its share of the variance of the latents and of the predicted samples (also per channel or pixel), and
+        its curve along the columns it reads, with a band. Shares add up to one; the covariance between terms is given
+        too. They contain no latent noise and no noise of the samples (docs/howto/explain.md).
 
         Args:
-            table: rows to share variance over, usually the training table; ids known from training.
-            n_rows: at most so many of them are looked at, drawn at random.
-            seed: of that draw; the estimator's when None.
+            table: rows over which variance is computed, usually the training table; ids known from training.
+            n_rows: maximum number of rows, drawn at random from the table.
+            seed: of that draw; that of the estimator when None.
         """
         whole("n_rows", n_rows, 2)
         fitted, names = self._fitted, self.sample_names_ or ()
@@ -593,11 +581,11 @@ class GPPVAE(Plotting, Measuring):
         self, weights: LatentPosterior, n: int, seed: int | None
     ) -> tuple[list[list[Tensor]], torch.Generator, int]:
         """Draws of B, the generator of noise at rows, and the seed of the vectors of added ids."""
-        of_noise, of_vectors = (derive_seed(self.seed if seed is None else seed, part) for part in (2, 3))
-        generator = torch.Generator().manual_seed(of_noise)
-        return [weights.sample(generator) for _ in range(n)], generator, of_vectors
+        noise_seed, vector_seed = (derive_seed(self.seed if seed is None else seed, part) for part in (2, 3))
+        generator = torch.Generator().manual_seed(noise_seed)
+        return [weights.sample(generator) for _ in range(n)], generator, vector_seed
 
-    # -- keeping
+    # -- saving and loading
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model into the folder `path` (model.safetensors; nothing in it is executable)."""
@@ -608,7 +596,7 @@ class GPPVAE(Plotting, Measuring):
         tensors |= with_prefix("remainders", self.remainders_.tensors())
         meta = self._meta() | {
             "frames": self.frames_,
-            "described": described(self),
+            "described": describe_fit(self),
             "kernel": kernel_extras(model.prior),
             "remainders": self.remainders_.to_json(),
             "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
@@ -632,8 +620,8 @@ class GPPVAE(Plotting, Measuring):
 
         Args:
             path: of its folder.
-            kernel, encoder, decoder: as they were given to the estimator, where they were classes of your own.
-            likelihood: likewise; one of the package's own with a network in it is needed for score() only.
+            kernel, encoder, decoder: as given to the estimator, if they are custom classes.
+            likelihood: likewise; a likelihood of the package with a network inside is needed only for score().
             device: as in GPPVAE.
         """
         again = {"kernel": kernel, "encoder": encoder, "decoder": decoder, "likelihood": likelihood}
@@ -644,12 +632,12 @@ class GPPVAE(Plotting, Measuring):
             whole("batch_size", trained["batch_size"], 1, MAX_BATCH)
             self._chosen_batch, self.frames_ = trained["batch_size"], meta["frames"]
             prior = LatentPrior(groups, copies=self._network_options["members"])
-            close_dims(prior, under("prior", state))
+            restore_learned_dims(prior, under("prior", state))
             check_same_kernel(groups, trained["kernel"], path)
             restore_kernels(prior, meta["kernel"], under("prior", state))
             if encoder is None:
                 check_network_sizes(self, prior.written_sizes, state)
-        autoencoder = self._build_autoencoder(self.shape_, prior.written_sizes)  # your own networks may not fit
+        autoencoder = self._build_autoencoder(self.shape_, prior.written_sizes)  # custom networks may not match
         with checked_content(file):
             model = GPPriorVAE(autoencoder, prior.to(self._gp_device()))
             load_weights(model, state, path)
@@ -659,23 +647,20 @@ class GPPVAE(Plotting, Measuring):
             kept = under("remainders", tensors)
             self.remainders_ = Remainders.from_saved(meta["remainders"], kept, self.shape_, prior, self.posterior_)
             self._restore_measured(meta, tensors.get(VALUE_NOISE))
-            self._check_answers(None if "kernel" in meta["own"] else probe_table(prior))
+            self._check_predictions(None if "kernel" in meta["own"] else probe_table(prior))
         return self
 
-    def _check_answers(self, table: Table | None) -> None:
-        """Raise ValueError unless the model answers with finite numbers."""
+    def _check_predictions(self, table: Table | None) -> None:
+        """Raise ValueError unless predictions at a few rows are finite."""
         model, weights = self._fitted
         probe = torch.zeros(1, *self.shape_, device=self._torch_device())
         autoencoder = model.autoencoder
         with torch.no_grad():
             out = autoencoder.decode(autoencoder.encode(probe)[0])
-            answers = [autoencoder.reconstruct(probe), autoencoder.likelihood.variance(out)]
+            outputs = [autoencoder.reconstruct(probe), autoencoder.likelihood.variance(out)]
         if table is not None and len(table):
-            answers += self._answers(model, model.prior.code(table), probe, None, weights) or []
+            outputs += self._probe(model, model.prior.code(table), probe, None, weights) or []
             drawn = self.predict(table, n_samples=2, include_noise=True)
-            answers += [torch.from_numpy(part) for part in (drawn.mean, drawn.std) if part is not None]
-        if not all(bool(answer.isfinite().all()) for answer in answers):
+            outputs += [torch.from_numpy(part) for part in (drawn.mean, drawn.std) if part is not None]
+        if not all(bool(output.isfinite().all()) for output in outputs):
             raise ValueError("its predictions are not finite")
-
-
-GIVEN_AGAIN = ("kernel", "inference", "phases", "encoder", "decoder", "likelihood")

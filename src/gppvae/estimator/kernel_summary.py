@@ -1,4 +1,4 @@
-"""What a model has learned, in words: stored in model files, to be shown without loading the model."""
+"""Text about what a kernel learned. It is stored in model files, so it can be shown without loading the model."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 PIECES = re.compile(r"([^0-9]*)([0-9]*)")  # text, then digits
 
 
-def described(model: GPPVAE) -> dict[str, Any]:
-    """The kernel as written, what its parts learned, and what is known of the columns, as JSON values."""
+def describe_fit(model: GPPVAE) -> dict[str, Any]:
+    """The kernel as written, learned parameters of its parts, and values of its columns, as JSON values."""
     return {"kernel": kernel_text(model), "learned": kernel_rows(model), "columns": column_rows(model)}
 
 
 def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
-    """(part of the kernel, what it learned), left to right, group by group, each followed by its latent noise.
+    """(part of the kernel, learned parameters) in the order of the kernel; each group ends with its latent noise.
 
-    Numbers that differ between the members of an ensemble are shown from the least to the largest.
+    Where members of an ensemble differ, the range of their values is shown.
     """
     prior = model.prior_
     rows, several = [], len(prior.written_groups) > 1
@@ -41,7 +41,7 @@ def kernel_rows(model: GPPVAE) -> list[tuple[str, str]]:
         seen: Counter[str] = Counter()
         for parts in zip(*map(_parts, kernels), strict=True):  # the same part of every member's kernel
             name = _name(parts[0])
-            seen[name] += 1  # a kernel may have the same part several times
+            seen[name] += 1  # a kernel may contain the same part several times
             words = (learned_words(*parts) or "nothing to learn") + kernel_label(model, parts[0])
             rows.append((of + name + (f" ({seen[name]})" if seen[name] > 1 else ""), words))
         noise = _numbers(*(group.alpha for group in copies))
@@ -54,12 +54,12 @@ def _parts(kernel: Kernel) -> list[Leaf | Scale]:
 
 
 def noise_label(model: GPPVAE) -> str:
-    """A label for latent noise that was not learned: an inference may fix it, or not identify it."""
+    """A label for latent noise that was fixed, or that the inference does not identify."""
     trained = [phase["inference"] for phase in model.resolved_["phases"] if phase["lr"].get("noise", 0.0) > 0]
     if not trained:
         return " (fixed, not learned)"
-    blind = [name for name in trained if name in INFERENCES and not INFERENCES[name].identifies_noise]
-    return " (not identified by this inference)" if len(blind) == len(trained) else ""
+    identified = [name not in INFERENCES or INFERENCES[name].identifies_noise for name in trained]
+    return "" if any(identified) else " (not identified by this inference)"
 
 
 def kernel_label(model: GPPVAE, part: Leaf | Scale) -> str:
@@ -68,14 +68,14 @@ def kernel_label(model: GPPVAE, part: Leaf | Scale) -> str:
     if not own:
         return ""
     trained = any(phase["lr"].get("prior", 0.0) > 0 for phase in model.resolved_["phases"])
-    still = not any(parameter.requires_grad for parameter in own)
-    if still and isinstance(part, StationaryLeaf) and not part.fixed:
+    frozen = not any(parameter.requires_grad for parameter in own)
+    if frozen and isinstance(part, StationaryLeaf) and not part.fixed:
         return " (found before training, then fixed)"  # by the linear start: see estimator/plan.py
-    return " (fixed, not learned)" if still or not trained else ""
+    return " (fixed, not learned)" if frozen or not trained else ""
 
 
 def kernel_text(model: GPPVAE) -> str:
-    """The kernel as written; groups of latents one after the other."""
+    """The kernel as written, group by group."""
     kernels = model.prior_.written_kernels
     texts = ["no kernel" if kernel is None else as_written(kernel) for kernel in kernels]
     if len(kernels) == 1:
@@ -84,7 +84,7 @@ def kernel_text(model: GPPVAE) -> str:
 
 
 def as_written(kernel: Kernel) -> str:
-    """The kernel without the amplitudes of 1 that every summand of a sum has by itself."""
+    """The kernel without the amplitudes of 1 that every summand gets by default."""
     if not isinstance(kernel, Sum):
         return kernel.text()
     left, right = (_summand(part) for part in (kernel.left, kernel.right))
@@ -102,13 +102,13 @@ def _name(part: Leaf | Scale) -> str:
 
 
 def learned_words(*parts: Leaf | Scale) -> str:
-    """What a part of the kernel learned, or the same part of several kernels; empty where there is nothing to learn."""
+    """Learned parameters of a part of the kernel, or of the same part of several kernels; empty if it has none."""
     every = [part.learned_numbers() for part in parts]
     return ", ".join(parts[0].in_words({name: _numbers(*(one[name] for one in every)) for name in every[0]}))
 
 
 def _numbers(*values: Tensor) -> str:
-    """Numbers, each as one or, where it differs between the tensors, from the least to the largest."""
+    """Numbers, each as one value or as its range over the tensors."""
     each = torch.stack([value.detach().flatten().double() for value in values])
     ends = [
         (f"{low:.4g}", f"{high:.4g}") for low, high in zip(each.amin(0).tolist(), each.amax(0).tolist(), strict=True)
@@ -117,7 +117,7 @@ def _numbers(*values: Tensor) -> str:
 
 
 def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
-    """(column, what the model knows of it), in the order of the kernel."""
+    """(column, its ids or range of values), in the order of the kernel."""
     found: dict[str, str] = {}
     for leaf in model.prior_.leaves():
         if isinstance(leaf, IdLeaf):
@@ -129,7 +129,7 @@ def column_rows(model: GPPVAE) -> list[tuple[str, str]]:
 
 
 def natural_order(names: Iterable[str]) -> list[str]:
-    """Names in the order that people expect: 2 before 10."""
+    """Names in natural order: 2 before 10."""
     return sorted(names, key=lambda name: [(word, len(digits), digits) for word, digits in PIECES.findall(name)])
 
 

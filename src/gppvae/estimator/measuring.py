@@ -1,4 +1,4 @@
-"""What a fit measures once it is trained: noise, calibration, posterior variances, what impute() and new ids need."""
+"""Measurements at the end of a fit: noise, calibration, posterior variances, statistics for impute() and new ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gppvae.data.table import Rows, Table
 from gppvae.data.words import reason
 from gppvae.estimator.base import Estimator
 from gppvae.estimator.comparison import Comparison, compare
-from gppvae.estimator.impute import TRIED_IN_FIT, Imputer, learn_value_noise
+from gppvae.estimator.impute import FIT_ENTRIES, Imputer, learn_value_noise
 from gppvae.estimator.prediction import Calibration, Prediction, calibrate
 from gppvae.estimator.saving import check_value_noise
 from gppvae.estimator.validation import same_length, squared_errors
@@ -40,14 +40,14 @@ from gppvae.training.distributed import current_world
 from gppvae.training.folder import CHECKPOINT, RunFolder
 
 CALIBRATION_ROWS, CALIBRATION_VALUES = 512, 2**21
-ENOUGH_PER_VALUE = 4  # held-out rows that show a pair, over values, from which the covariance of errors is taken
+LEAST_ROWS_PER_VALUE = 4  # held-out rows per value that are enough to estimate the covariance of errors
 
 log = logging.getLogger("gppvae")
 
 
 @contextlib.contextmanager
 def releasing(folder: RunFolder | None) -> Iterator[None]:
-    """Release the run folder on failure, so that the same process can try again."""
+    """Release the run folder if the block fails, so that the same process can try again."""
     try:
         yield
     except BaseException:
@@ -57,7 +57,7 @@ def releasing(folder: RunFolder | None) -> Iterator[None]:
 
 
 class Measuring(Estimator):
-    """The part of GPPVAE that measures a trained model."""
+    """Measurements of a trained GPPVAE."""
 
     posterior_: LatentPosterior
     calibration_: Calibration | None
@@ -83,40 +83,40 @@ class Measuring(Estimator):
         """Predict samples at rows."""
 
     @torch.no_grad()
-    def _measured(
-        self, judge: tuple[Samples, Table], training: tuple[Samples, Table], held_out: bool
+    def _evaluate(
+        self, evaluation: tuple[Samples, Table], training: tuple[Samples, Table], held_out: bool
     ) -> dict[str, Any]:
-        """Noise, calibration, what impute() needs, and a comparison with simple answers, as JSON values.
+        """Measure noise, calibration, statistics for impute(), and errors beside the simple answers; JSON values.
 
         Args:
-            judge: rows with known answers.  training: those that the model was trained on.
-            held_out: whether `judge` are others.
+            evaluation: samples and rows to measure errors at.  training: those that the model was trained on.
+            held_out: whether the model was not trained on `evaluation`.
         """
         model, posterior = self._fitted
         self.calibration_ = None
         self.remainders_ = Remainders()
-        epoch = self._epoch_of(*judge)
+        epoch = self._epoch_of(*evaluation)
         errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
         noise = errors / counts.clamp_min(1.0)
         if model.autoencoder.likelihood.learns_noise:
             model.autoencoder.likelihood.learn_noise(noise)
         self.posterior_ = self._laplace(training[0], self.prior_.code(training[1]))
-        self.calibration_ = self._calibration(*judge, trained_on=not held_out)
-        enough = held_out and self._can_learn_to_impute(judge[0])
-        self._learn_to_impute(epoch if enough else self._epoch_of(*training), enough)
+        self.calibration_ = self._calibration(*evaluation, trained_on=not held_out)
+        enough = held_out and self._enough_for_imputation(evaluation[0])
+        self._prepare_imputation(epoch if enough else self._epoch_of(*training), enough)
         return {
             "errors": noise.tolist(),
             "calibration": None if self.calibration_ is None else self.calibration_.to_json(),
             "value_noise": None if self.value_noise_ is None else self.value_noise_.tolist(),
             "trust": self.trust_.to_json(),
-            "comparison": compare(self, training, judge).to_json() if held_out else None,
+            "comparison": compare(self, training, evaluation).to_json() if held_out else None,
         }
 
     def _epoch_of(self, samples: Samples, table: Table) -> Epoch:
         return self._epoch(samples, self.prior_.code(table), current_world())
 
-    def _take(self, measured: dict[str, Any], folder: RunFolder | None) -> None:
-        """Take over what was measured, which a checkpoint may have carried."""
+    def _apply_measured(self, measured: dict[str, Any], folder: RunFolder | None) -> None:
+        """Set what was measured, by this process or by an earlier one that wrote it to the checkpoint."""
         with contextlib.nullcontext() if folder is None else checked_content(folder.path / CHECKPOINT):
             noise = measured["value_noise"]
             found = None if noise is None else torch.tensor(noise, dtype=torch.float64, device=self._gp_device())
@@ -133,29 +133,29 @@ class Measuring(Estimator):
         self.value_noise_ = check_value_noise(value_noise, self.shape_)
         self.trust_ = Trust.from_json(saved["trust"])
 
-    def _can_learn_to_impute(self, held_out: Samples) -> bool:
-        """Whether enough held-out rows show pairs of values to tell how errors go together."""
+    def _enough_for_imputation(self, held_out: Samples) -> bool:
+        """Whether there are enough held-out rows to estimate the covariance of errors."""
         if len(self.shape_) > 1:
-            return len(held_out) >= ENOUGH_PER_VALUE
+            return len(held_out) >= LEAST_ROWS_PER_VALUE
         y, mask = held_out.read(torch.arange(rows_enough(len(held_out), self.shape_[0])))
         pairs = float(len(y)) if mask is None or self.shape_[0] == 1 else rows_per_pair(mask)
-        return pairs >= ENOUGH_PER_VALUE * self.shape_[0]
+        return pairs >= LEAST_ROWS_PER_VALUE * self.shape_[0]
 
-    def _learn_to_impute(self, epoch: Epoch, held_out: bool) -> None:
-        """What impute() needs to know, from held-out rows or from training rows."""
+    def _prepare_imputation(self, epoch: Epoch, held_out: bool) -> None:
+        """Estimate the covariance of the noise and the trust in observed values for impute()."""
         generator = torch.Generator().manual_seed(derive_seed(self.seed, 4))
         try:
             self.value_noise_ = learn_value_noise(*self._fitted, epoch, held_out)
-            self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True, most=TRIED_IN_FIT) or Trust()
+            self.trust_ = self._imputer(Trust()).trust(epoch, generator, sides=True, most=FIT_ENTRIES) or Trust()
         except torch.linalg.LinAlgError as error:  # a fit that took hours is kept
             self.value_noise_, self.trust_ = None, Trust()
-            log.warning("impute() knows no covariance of errors, since it is not finite (%s)", reason(error))
+            log.warning("impute() uses no covariance of errors, since it is not finite (%s)", reason(error))
 
     def _imputer(self, usual: Trust) -> Imputer:
-        return Imputer(*self._fitted, self._measured_noise(), self.value_noise_, usual)
+        return Imputer(*self._fitted, self._measured_likelihood(), self.value_noise_, usual)
 
     def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
-        """q(B) with the means that were trained, and variances from what the training rows say through the decoder."""
+        """q(B) with the trained means, and variances from the curvature of the likelihood at the training rows."""
         try:
             return laplace_posterior(*self._fitted, self._epoch(data, rows, current_world()))
         except torch.linalg.LinAlgError as error:  # a fit that took hours is kept
@@ -163,15 +163,16 @@ class Measuring(Estimator):
             return self.posterior_
 
     @torch.no_grad()
-    def _resemblance(self, data: Samples, rows: Rows) -> Remainders:
-        """How samples of one object resemble each other, for those that are added later."""
+    def _residual_covariances(self, data: Samples, rows: Rows) -> Remainders:
+        """Covariance of samples of one object around the mean and around the prediction, for objects added later."""
         found, prior = Remainders(), self.prior_
         for column, picked in rows_to_compare(prior, rows).items():
             y, mask = data.read(picked.cpu())
             seen = torch.ones_like(y) if mask is None else mask.to(y)
-            mean = (y * seen).sum(0) / seen.sum(0).clamp_min(1.0)
+            mean = (y * seen).sum(0) / seen.sum(0).clamp_min(1.0)  # (*shape)
             predicted = torch.cat([decode_mean(*self._fitted, chunk).cpu() for chunk in row_chunks(rows[picked])])
-            parts = [((y - of) * seen / torch.from_numpy(self._unit())).flatten(1) for of in (mean, predicted)]
+            unit = torch.from_numpy(self._unit())
+            parts = [((y - centre) * seen / unit).flatten(1) for centre in (mean, predicted)]  # (n, K) each
             of_deviations, of_errors = (measure(prior, column, rows[picked], part) for part in parts)
             found.resembling[column] = ResidualCovariance(of_deviations, of_errors, directions(parts[0]))
         return found
@@ -179,8 +180,8 @@ class Measuring(Estimator):
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
         """Measure the size of errors as a function of the spread of draws, for `include_noise`.
 
-        Give held-out rows, like those to be predicted: errors at training rows are smaller. At most 512 rows are used.
-        Only the Gaussian likelihood is calibrated; others model their own noise.
+        Give held-out rows that resemble the rows to predict: errors at training rows are smaller. At most 512 rows are
+        used. Only Gaussian likelihoods are calibrated; others model their own noise.
         """
         found = self._calibration(samples, table, n_samples)
         self.calibration_ = self.calibration_ if found is None else found
@@ -188,7 +189,7 @@ class Measuring(Estimator):
     def _calibration(
         self, samples: Any, table: Any, n_samples: int = 32, trained_on: bool = False
     ) -> Calibration | None:
-        """Errors at rows by the spread of draws; None for likelihoods that model their own noise."""
+        """Size of errors by the spread of draws; None for likelihoods that model their own noise."""
         if not self._autoencoder.likelihood.values.additive_noise:
             return None
         data, rows_table = samples if isinstance(samples, Samples) else self._samples(samples), Table(table)
@@ -196,16 +197,16 @@ class Measuring(Estimator):
         most = max(32, min(CALIBRATION_ROWS, CALIBRATION_VALUES // math.prod(data.shape)))
         picked = np.arange(0, len(data), -(-max(len(data), 1) // most))
         y, mask = data.read(torch.from_numpy(picked))
-        asked = rows_table.take(picked)
-        found, rows = self.predict(asked, n_samples), self.prior_.code(asked)
+        picked_rows = rows_table.take(picked)
+        found, rows = self.predict(picked_rows, n_samples), self.prior_.code(picked_rows)
         assert found.std is not None
-        first = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
-        unknown = np.concatenate([relative_std(*self._fitted, chunk) for chunk in row_chunks(rows)])
-        return replace(calibrate(y, mask, first, self._unit(), unknown), trained_on=trained_on)
+        predicted = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
+        uncertainty = np.concatenate([relative_std(*self._fitted, chunk) for chunk in row_chunks(rows)])  # (n,)
+        return replace(calibrate(y, mask, predicted, self._unit(), uncertainty), trained_on=trained_on)
 
     @torch.no_grad()
     def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:
-        """Keep the errors of predictions at samples of added ids, to carry them over to their other rows."""
+        """Store the prediction errors at samples of added ids, for kriging at their other rows."""
         if not self._autoencoder.likelihood.values.additive_noise:
             return
         prior, rows, errors = self.prior_, self.prior_.code(table), []
@@ -218,31 +219,30 @@ class Measuring(Estimator):
                 self.remainders_.keep(prior, column, ids, rows, torch.cat(errors), unit)
 
     def _unit(self) -> np.ndarray:
-        """Size of a value that counts as one, broadcastable to a sample."""
+        """Unit of each value, broadcastable to a sample."""
         return self._autoencoder.likelihood.unit.cpu().numpy()
 
-    def _object_noise(self) -> Likelihood:
-        """The likelihood of values with noise as large as new objects differ by.
+    def _object_likelihood(self) -> Likelihood:
+        """The likelihood with the noise for fitting vectors of new objects.
 
-        A decoder misses a new object in whole regions, so its errors are no independent evidence: their variance is
-        multiplied by the size of a sample over the number of directions in which samples vary.
+        The decoder's errors at a new object are correlated over whole regions, so they are less evidence than as many
+        independent ones: their variance is multiplied by the number of values over the effective number of directions.
         """
-        return self._measured_noise(
-            1.0 / min((own.directions for own in self.remainders_.resembling.values()), default=1.0)
-        )
+        least = min((found.directions for found in self.remainders_.resembling.values()), default=1.0)
+        return self._measured_likelihood(1.0 / least)
 
-    def _measured_noise(self, times: float = 1.0) -> Likelihood:
-        """The likelihood of values with its noise as measured, which is what new samples differ by, so many times."""
+    def _measured_likelihood(self, factor: float = 1.0) -> Likelihood:
+        """The likelihood of values with its noise variance as measured, multiplied by `factor`."""
         likelihood = copy.deepcopy(self._autoencoder.likelihood.values)
         if isinstance(likelihood, ScaledGaussian):
-            likelihood.var.mul_(times)
+            likelihood.var.mul_(factor)
         elif isinstance(likelihood, Gaussian):
             var = float(likelihood.pixel_var.detach()) if self.calibration_ is None else self.calibration_.error_var
-            return Gaussian(min(max(times * var, PIXEL_VARS[0]), PIXEL_VARS[1])).to(self._torch_device())
+            return Gaussian(min(max(factor * var, PIXEL_VARS[0]), PIXEL_VARS[1])).to(self._torch_device())
         return likelihood
 
     @torch.no_grad()
-    def _answers(
+    def _probe(
         self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
     ) -> list[Tensor] | None:
         if weights is None:

@@ -1,4 +1,4 @@
-"""add_objects: find which ids are new and learn them from samples. update: further samples of known ids."""
+"""add_objects: learn new ids from samples. update: condition on further samples of known ids."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from gppvae.prior.posterior import LatentPosterior
 
 @dataclass(frozen=True)
 class NewSamples:
-    """Samples of ids to learn, and how they are looked at.
+    """Samples of new ids, and the likelihoods to learn them with.
 
     Attributes:
         data, table: the samples and their rows.
-        of_vectors: likelihood for finding vectors, with noise as large as new objects differ by.
-        of_weights: likelihood for conditioning q(B).
+        vector_likelihood: for fitting vectors, with the larger noise variance of new objects.
+        weight_likelihood: for conditioning q(B).
     """
 
     data: Samples
     table: Table
-    of_vectors: Likelihood
-    of_weights: Likelihood
+    vector_likelihood: Likelihood
+    weight_likelihood: Likelihood
     batch_size: int
 
 
@@ -48,10 +48,10 @@ def add_objects(
 ) -> tuple[list[str], LatentPosterior]:
     """Learn the new ids of a table: their vectors (Learned), then their blocks of q(B) (Categorical).
 
-    Nothing changes on an error.
+    On an error nothing changes.
 
     Returns:
-        The new ids, and q(B): as it was when no id has weights of its own.
+        The new ids, and q(B), which is unchanged without Categorical columns.
     """
     model, weights = fitted
     same_length(new.data, new.table)
@@ -64,29 +64,29 @@ def add_objects(
         )
     learned = [(leaf, ("x", "added_root", "levels")) for leaf in column.learned]
     own = [(leaf, ("levels", "n_added")) for leaf in column.own]
-    with _all_or_nothing(*learned, *own, (remainders, ("kept", "taken"))):
+    with _rollback_on_error(*learned, *own, (remainders, ("kept", "taken"))):
         remainders.kept, remainders.taken = dict(remainders.kept), dict(remainders.taken)
         if column.own:
-            weights = _with_new_blocks(model.prior, weights, column, ids, remainders)
+            weights = _add_blocks(model.prior, weights, column, ids, remainders)
         _append_placeholders(column.learned, ids)
         rows = model.prior.code(new.table, new_ids=False)
-        owner = rows.columns[column.leaves[0].key].by_row - (len(column.levels) - len(ids))
+        owner = rows.columns[column.leaves[0].key].by_row - (len(column.levels) - len(ids))  # number of the id, (N,)
         epoch = Epoch(new.data, rows, new.batch_size, None, next(model.autoencoder.parameters()).device)
         if column.learned:
-            fit = ObjectFit(model, weights, column.learned, epoch, owner, len(ids), new.of_vectors)
+            fit = ObjectFit(model, weights, column.learned, epoch, owner, len(ids), new.vector_likelihood)
             _set_vectors(column.learned, ids, *fit.run(steps))
         if column.own:
-            taking = WeightUpdate(model, weights, epoch, new.of_weights)
-            weights = taking.run(steps)
+            weight_update = WeightUpdate(model, weights, epoch, new.weight_likelihood)
+            weights = weight_update.run(steps)
             rows_of = [torch.nonzero(owner == number).squeeze(1) for number in range(len(ids))]
-            taken = zip(ids, taking.conditioned_rows(weights, rows_of), strict=True)
-            remainders.taken |= {(column.name, name): sites for name, sites in taken}
+            conditioned = zip(ids, weight_update.conditioned_rows(weights, rows_of), strict=True)
+            remainders.taken |= {(column.name, name): sites for name, sites in conditioned}
     return ids, weights
 
 
 @contextlib.contextmanager
-def _all_or_nothing(*states: tuple[Any, tuple[str, ...]]) -> Iterator[None]:
-    """Give objects their former attributes of these names again if the block fails, by Ctrl-C too."""
+def _rollback_on_error(*states: tuple[Any, tuple[str, ...]]) -> Iterator[None]:
+    """If the block fails, also by Ctrl-C, restore these attributes of the objects."""
     before = [(owner, name, getattr(owner, name)) for owner, names in states for name in names]
     try:
         yield
@@ -96,15 +96,15 @@ def _all_or_nothing(*states: tuple[Any, tuple[str, ...]]) -> Iterator[None]:
         raise
 
 
-def _with_new_blocks(
+def _add_blocks(
     prior: LatentPrior, weights: LatentPosterior, column: IdColumn, ids: list[str], remainders: Remainders
 ) -> LatentPosterior:
-    """q(B) with blocks of prior weights for the ids; of those that were added before nothing is left in it."""
+    """q(B) with blocks of prior weights for the ids; for ids that were added before, their old blocks are removed."""
     again = [name for name in ids if name in column.levels]
     for name in again:
         weights = remove_rows(prior, weights, remainders.taken.pop((column.name, name)))
-    # Rows of other ids that read these blocks (in groups whose blocks are of another column) can no longer be taken
-    # back whole: they stay.
+    # Sites of other ids that read these blocks (in groups whose blocks belong to another column) can no longer be
+    # subtracted completely, so they stay in q(B).
     read = [key for key, parts in remainders.taken.items() if any(own and set(again) & set(own.ids) for own in parts)]
     for key in read:
         del remainders.taken[key]
@@ -114,7 +114,7 @@ def _with_new_blocks(
 
 
 def _set_vectors(leaves: list[Learned], ids: list[str], vectors: Tensor, root: Tensor) -> None:
-    """Give the last ids of a column their vectors (P, J) and covariance roots (P, J, J)."""
+    """Set the vectors (P, J) and covariance roots (P, J, J) of the last ids of a column."""
     dims = [leaf.dim for leaf in leaves]
     for leaf, x, own_root in zip(leaves, vectors.split(dims, 1), root.split(dims, 1), strict=True):
         leaf.drop_levels(ids)
@@ -129,7 +129,7 @@ def update(
     batch_size: int,
     steps: int,
 ) -> LatentPosterior:
-    """Condition vectors of known ids, and then q(B), on further samples; nothing changes on an error.
+    """Condition vectors of known ids, and then q(B), on further samples; on an error nothing changes.
 
     Returns:
         The new q(B).
@@ -139,7 +139,7 @@ def update(
     rows = model.prior.code(table, new_ids=False)
     epoch = Epoch(data, rows, batch_size, None, next(model.autoencoder.parameters()).device)
     learned = [leaf for leaf in model.prior.leaves() if isinstance(leaf, Learned)]
-    with _all_or_nothing(*((leaf, ("x", "trained_root", "added_root")) for leaf in learned)):
+    with _rollback_on_error(*((leaf, ("x", "trained_root", "added_root")) for leaf in learned)):
         for leaves in learned_by_column(model.prior).values():
             if linear_in_vectors(model.prior, leaves) and len(vector_roots(leaves)):
                 _update_vectors(fitted, leaves, epoch, likelihood, steps)
@@ -149,9 +149,9 @@ def update(
 def _update_vectors(
     fitted: tuple[GPPriorVAE, LatentPosterior], leaves: list[Learned], epoch: Epoch, likelihood: Likelihood, steps: int
 ) -> None:
-    """Vectors of the ids of a column given further samples of them; points stay points."""
+    """Condition the vectors of a column on further samples of the ids; vectors without uncertainty stay fixed."""
     levels, owner = level_of(leaves, epoch.rows).unique(return_inverse=True)
-    certain = ~vector_roots(leaves)[levels].flatten(1).any(1)
+    certain = ~vector_roots(leaves)[levels].flatten(1).any(1)  # without covariance, (P,)
     known = known_vectors(leaves, levels)
     x, root = ObjectFit(*fitted, leaves, epoch, owner, len(levels), likelihood, known).run(steps)
     levels, x, root = levels[~certain], x[~certain], root[~certain]
@@ -167,16 +167,16 @@ def _update_vectors(
 
 
 def _append_placeholders(leaves: list[Learned], ids: list[str]) -> None:
-    """Make the ids known, last in order, so that their rows can be coded."""
+    """Append the ids with zero vectors, so that their rows can be coded."""
     total = sum(leaf.dim for leaf in leaves)
     for leaf in leaves:
         leaf.drop_levels(ids)
         zeros = leaf.x.new_zeros(len(ids), leaf.dim)
-        leaf.add_levels(ids, zeros.detach(), zeros.detach().unsqueeze(2).expand(-1, -1, total))
+        leaf.add_levels(ids, zeros.detach(), zeros.detach().unsqueeze(2).expand(-1, -1, total))  # roots (P, dim, J)
 
 
 def _column_with_new_ids(prior: LatentPrior, table: Table) -> IdColumn:
-    """The one column whose ids are new (or were added before)."""
+    """The one column with new ids, or with ids that were added before."""
     columns = id_columns(prior)
     for column in columns:
         if set(map(str, table.levels(column.name))) - set(column.trained):

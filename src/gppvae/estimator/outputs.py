@@ -1,4 +1,4 @@
-"""Arrays that are filled batch by batch, in memory or in .npy files larger than it."""
+"""Arrays filled batch by batch, in memory or in .npy files that may be larger than it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,14 @@ Folder = str | os.PathLike[str] | None
 
 
 class Outputs:
-    """Named arrays of N rows, filled from the top; files get their names only when they are complete.
+    """Named arrays of N rows, filled in order; files get their names when they are complete.
 
     Args:
         out: folder for name.npy, created if missing; None keeps the arrays in memory.
         names: of the arrays.  shape: of each, N first.  dtype: of each.
     """
 
-    def __init__(
-        self,
-        out: Folder,
-        names: tuple[str, ...],
-        shape: tuple[int, ...],
-        dtype: Any = np.float32,
-    ) -> None:
+    def __init__(self, out: Folder, names: tuple[str, ...], shape: tuple[int, ...], dtype: Any = np.float32) -> None:
         self.folder = None if out is None else Path(out)
         self.names, self.shape, self.dtype, self.filled = names, shape, np.dtype(dtype), 0
         self.arrays: dict[str, np.ndarray] = {}
@@ -54,7 +48,7 @@ class Outputs:
 
     @contextlib.contextmanager
     def _writing(self, name: str) -> Iterator[None]:
-        """Name the file that could not be written, and remove all unfinished files."""
+        """On an OSError, remove all unfinished files and raise an error that names the file."""
         assert self.folder is not None
         try:
             yield
@@ -65,13 +59,13 @@ class Outputs:
             raise write_error(error, self.folder / f"{name}.npy", "no file was left") from error
 
     def put(self, **parts: Tensor | np.ndarray) -> None:
-        """The next rows of each array, by name."""
+        """Append rows to each array, by name."""
         for name, part in parts.items():
             rows = part.cpu().numpy() if isinstance(part, Tensor) else part
             if self.folder is None:
                 self.arrays[name][self.filled : self.filled + len(rows)] = rows
             else:
-                # Appended and not mapped: written pages of a map would count as memory in use.
+                # Appended, since written pages of a memory map would count as memory in use.
                 with self._writing(name), open(self._unfinished(name), "ab") as file:
                     file.write(np.ascontiguousarray(rows, dtype=self.dtype).tobytes())
         self.filled += len(rows)

@@ -1,4 +1,4 @@
-"""The plan of a fit: prior, phases and start, with every choice that was left open made from the data."""
+"""The plan of a fit: prior, phases and initial values, with open settings chosen from the data."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gppvae.estimator.choices import (
     choose_learned_dims,
     choose_networks,
     is_few,
-    length_for,
-    tell,
+    log_choice,
+    relative_length,
     written_phases,
 )
 from gppvae.estimator.settings import OPEN, Groups
@@ -50,17 +50,18 @@ from gppvae.prior.latent_prior import LatentPrior
 if TYPE_CHECKING:
     from gppvae.estimator.gppvae import GPPVAE
 
-NOISES, LEAST_WITH_HOLES = (0.005, 1.0), 0.02  # of a value, relative to its variance, that a linear start may set
-ALPHAS = (0.001, 1.0)  # latent noise that a linear start may set; growth curves have little
+NOISE_RANGE = (0.005, 1.0)  # initial noise of a value relative to its variance, from the linear start
+LEAST_NOISE_IF_MISSING = 0.02  # lower end of the range if values are missing
+ALPHA_RANGE = (0.001, 1.0)  # initial latent noise from the linear start; growth curves have little
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a fit runs.
+    """Prior, phases and initial values of a fit.
 
     Attributes:
-        prior: bound to the table.  phases: of the training.  batch_size: B.  networks: their sizes.
-        components: of the samples, where the fit starts from them.
+        prior: bound to the table.  phases: of training.  batch_size: B.  networks: their sizes.
+        components: principal components of the samples, if the fit starts from them.
     """
 
     prior: LatentPrior
@@ -70,7 +71,7 @@ class Plan:
     components: Components | None
 
     def start_networks(self, autoencoder: Autoencoder) -> None:
-        """Start the networks for vectors, and the noise, at the linear model of the components."""
+        """Initialise networks for vectors, and the noise, at the linear model of the components."""
         encoder, decoder, likelihood = autoencoder.encoder, autoencoder.decoder, autoencoder.likelihood
         encoder = encoder.encoder if isinstance(encoder, MaskedEncoder) else encoder
         linear = isinstance(encoder, LinearPlusEncoder) and isinstance(decoder, LinearPlusDecoder)
@@ -78,16 +79,16 @@ class Plan:
             return
         alpha = float(self.prior.groups[0].alpha.detach())
         start_linear(encoder.linear, decoder.linear, self.components, alpha)  # type: ignore[arg-type]
-        left = unexplained_variance(self.components, self.prior.n_latents)
-        least = NOISES[0] if self.components.value_signal is None else LEAST_WITH_HOLES
-        likelihood.var.copy_(left.clamp(least, NOISES[1]).reshape(likelihood.var.shape))
+        noise = unexplained_variance(self.components, self.prior.n_latents)
+        least = NOISE_RANGE[0] if self.components.value_signal is None else LEAST_NOISE_IF_MISSING
+        likelihood.var.copy_(noise.clamp(least, NOISE_RANGE[1]).reshape(likelihood.var.shape))
 
 
 def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, held: np.ndarray) -> Plan:
-    """Bind the kernels to the table and make the choices that the estimator left open.
+    """Bind the kernels to the table and choose the open settings of the estimator.
 
     Args:
-        groups: kernels, not bound yet, with their numbers of latents.  held: positions of rows held out.
+        groups: kernels, not bound yet, with their numbers of latents.  held: positions of the held-out rows.
     """
     planner = _Planner(estimator, groups, samples, table, held)
     planner.bind()
@@ -95,7 +96,7 @@ def plan_fit(estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, 
 
 
 class _Planner:
-    """The steps of `plan_fit`; arguments as there."""
+    """The steps of `plan_fit`, with its arguments."""
 
     def __init__(self, estimator: GPPVAE, groups: Groups, samples: Samples, table: Table, held: np.ndarray) -> None:
         self.estimator, self.groups, self.samples, self.table, self.held = estimator, groups, samples, table, held
@@ -107,7 +108,7 @@ class _Planner:
         self.generator = torch.Generator().manual_seed(derive_seed(estimator.seed, 1))
 
     def bind(self) -> None:
-        """Bind the kernels, and choose the sizes that depend on the table alone."""
+        """Choose dimensions of learned vectors, bind the kernels, choose sizes of the networks."""
         samples, estimator = self.samples, self.estimator
         few = estimator._chooses and self.additive and is_few(self.n_rows, samples.shape)
         choose_learned_dims(self.kernels, self.table, few)
@@ -118,7 +119,7 @@ class _Planner:
         self.networks = choose_networks(few_images, samples.shape, sizes, estimator.members)
 
     def given(self) -> Plan:
-        """The plan of a fit whose inference or phases were given."""
+        """The plan for a given inference or given phases."""
         estimator = self.estimator
         phases = estimator._phases(unexplained=self.unexplained)
         if len(self.held):
@@ -127,37 +128,37 @@ class _Planner:
         return self._plan(alpha, self.networks.latents, phases, estimator._rows_per_batch, None)
 
     def chosen(self) -> Plan:
-        """The plan of a fit whose inference and length are chosen from the data."""
+        """The plan with inference and length chosen from the data."""
         estimator, shape = self.estimator, self.samples.shape
-        components = _start(self.likelihood, self.kernels, self.samples, self.table, self.held, self.generator)
+        components = _fit_start(self.likelihood, self.kernels, self.samples, self.table, self.held, self.generator)
         linear = components if self._starts_linear() else None
         latents = self.networks.latents
         if linear is not None:
             latents = min(latents, linear.count(LEAST_SIGNAL))
         if any(size == OPEN for _, size in self.groups):
-            tell("%d latents for samples of shape %s", latents, "x".join(map(str, shape)))
+            log_choice("%d latents for samples of shape %s", latents, "x".join(map(str, shape)))
         rank = max(kernel.rank for kernel in self.kernels)
         inference = choose_inference(self.n_rows, shape, rank, self.additive)
-        # Learned vectors start at random, so that with them the linear model is no fit yet.
+        # Learned vectors start at random, so with them the linear model is not a fit.
         learned = any(isinstance(leaf, Learned) for kernel in self.kernels for leaf in kernel.leaves())
         exact = self._starts_linear() and not learned
         schedule = SCHEDULES[inference, "image" if len(shape) == 3 else "vector" if exact else "other"]
         alpha = _alpha(estimator, inference, schedule, linear, latents)
         batch_size = estimator.batch_size or schedule.batch_size
-        share = length_for(shape, inference == "leave_out")
+        share = relative_length(shape, inference == "leave_out")
         epochs = estimator.epochs if estimator.epochs is not None else schedule.epochs(self.n_rows, batch_size, share)
         rates = {name: value for name in ("lr", "prior_lr") if (value := getattr(estimator, name)) is not None}
-        tried = exact and estimator.epochs is None
+        open_length = exact and estimator.epochs is None
         held_out = len(self.held) > 0
-        phases = written_phases(inference, replace(schedule, **rates), epochs, self.unexplained, held_out, tried)
-        tell("%d epochs of %d steps, batches of %d", epochs, -(-self.n_rows // batch_size), batch_size)
+        phases = written_phases(inference, replace(schedule, **rates), epochs, self.unexplained, held_out, open_length)
+        log_choice("%d epochs of %d steps, batches of %d", epochs, -(-self.n_rows // batch_size), batch_size)
         if held_out:
-            words = "%d of %d rows are held out to measure errors, then trained on as well"
-            tell(words, len(self.held), len(self.samples))
+            message = "%d of %d rows are held out to measure errors, then trained on as well"
+            log_choice(message, len(self.held), len(self.samples))
         return self._plan(alpha, latents, phases, batch_size, components)
 
     def _starts_linear(self) -> bool:
-        """Whether the networks are those that can start at the linear model of the components."""
+        """Whether the networks can start at the linear model of the components."""
         estimator = self.estimator
         by_name = estimator.encoder is None and estimator.network in ("auto", "vector")
         vectors = len(self.samples.shape) == 1 and isinstance(self.likelihood, ScaledGaussian)
@@ -166,14 +167,14 @@ class _Planner:
     def _plan(
         self, alpha: float, latents: int, phases: list[Phase], batch_size: int, components: Components | None
     ) -> Plan:
-        """The plan with the prior of all groups, `latents` where their number is open."""
+        """The plan with the prior of all groups; groups with an open number of latents get `latents`."""
         closed = [(kernel, latents if size == OPEN else size) for kernel, size in self.groups]
-        prior = _for_members(closed, alpha, self.networks.members, self.generator)
+        prior = _prior_of_members(closed, alpha, self.networks.members, self.generator)
         return Plan(prior, phases, batch_size, self.networks, components)
 
 
-def _for_members(groups: Groups, alpha: float, members: int, generator: torch.Generator) -> LatentPrior:
-    """The prior, with a kernel for each member of an ensemble; each starts from vectors of its own."""
+def _prior_of_members(groups: Groups, alpha: float, members: int, generator: torch.Generator) -> LatentPrior:
+    """The prior, with a copy of the kernels per member of an ensemble, each with other initial vectors."""
     prior = LatentPrior(groups, alpha, members)
     for group in (group for copies in prior.written_groups for group in copies[1:]):
         for leaf in [] if group.kernel is None else group.kernel.leaves():
@@ -183,17 +184,17 @@ def _for_members(groups: Groups, alpha: float, members: int, generator: torch.Ge
 
 
 def _alpha(estimator: GPPVAE, inference: str, schedule: Schedule, linear: Components | None, n_latents: int) -> float:
-    """Latent noise: as given, as the linear start found it, or as the schedule has it."""
+    """Initial latent noise: given, from the linear start, or from the schedule."""
     if estimator.alpha is not None:
         return estimator.alpha
     if linear is None or inference == "global":
         return schedule.alpha
     signal, variance = linear.signal[:n_latents], linear.std[:n_latents].square()
     found = float((variance * (1.0 - signal)).sum() / (variance * signal).sum())
-    return min(max(found, ALPHAS[0]), ALPHAS[1])
+    return min(max(found, ALPHA_RANGE[0]), ALPHA_RANGE[1])
 
 
-def _start(
+def _fit_start(
     likelihood: Likelihood,
     kernels: Sequence[Kernel],
     samples: Samples,
@@ -201,7 +202,7 @@ def _start(
     held: np.ndarray,
     generator: torch.Generator,
 ) -> Components:
-    """Fit the hyper-parameters of all kernels to the principal components of some training rows."""
+    """Fit the hyper-parameters of all kernels to principal components of some training rows."""
     kept = np.setdiff1d(np.arange(len(samples)), held)
     prior = LatentPrior([(kernel, 1) for kernel in kernels])
     all_rows = prior.code(table.take(kept))
@@ -219,12 +220,10 @@ def _start(
         of_values = own_values if of_values is None or own_values is None else torch.maximum(of_values, own_values)
         for leaf in kernel.leaves():
             if isinstance(leaf, InducingLeaf) and not leaf.complete:
-                leaf.choose_inducing_again(
-                    rows_that_apply(leaf, kernel.terms(), table)
-                )  # for the length scale that was found
+                leaf.choose_inducing_again(rows_that_apply(leaf, kernel.terms(), table))  # for the new length scale
             if isinstance(leaf, StationaryLeaf):
                 lengths = ", ".join(f"{float(value):.3g}" for value in leaf.base.lengthscale.detach().reshape(-1))
-                tell("%s: length scale %s, by an exact fit to principal components", leaf.text(), lengths)
+                log_choice("%s: length scale %s, by an exact fit to principal components", leaf.text(), lengths)
                 leaf.base.requires_grad_(False)
     return Components(loadings, std, signal, None if of_values is None else spread_over(of_values, loadings.shape[1]))
 
@@ -232,7 +231,7 @@ def _start(
 def rows_held_out(
     estimator: GPPVAE, groups: Groups, table: Table, shape: tuple[int, ...], validated: bool
 ) -> np.ndarray:
-    """Positions of the rows that are not trained on at first; none where the user gave rows to validate on."""
+    """Positions of the rows to hold out at first; none if the user gave validation data."""
     if validated or (estimator.hold_out is None and not estimator._chooses):
         return np.zeros(0, dtype=np.int64)
     ids = [leaf.column for kernel, _ in groups if kernel for leaf in kernel.leaves() if isinstance(leaf, IdLeaf)]

@@ -1,6 +1,6 @@
-"""Figures and report of a fitted model as its methods.
+"""Figures and report of a fitted model as methods.
 
-They are drawn in gppvae.report, above the estimators, which is loaded only when one of them is called.
+The code is in gppvae.report, which is above the estimators and imported only when a method is called.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Part = tuple[Any, Any]
 
 
 def _drawing(module: str) -> Any:
-    """A module of gppvae.report, imported by name: estimators do not depend on reports."""
+    """A module of gppvae.report, imported by name, since estimators must not depend on reports."""
     return importlib.import_module(f"gppvae.report.{module}")
 
 
@@ -29,12 +29,12 @@ class Plotting:
         test: Part | None = None,
         title: str | None = None,
     ) -> Path:
-        """Write the report, one HTML file that needs no network (docs/howto/read_the_report.md).
+        """Write the report, one self-contained HTML file (docs/howto/read_the_report.md).
 
         Args:
             path: a folder, usually that of the run; it gets report.html and figures/.
-            train: (samples, table) that were trained on.  test: (samples, table) that were not.
-            title: of the page; that of the last report there, or the name of the folder, when None.
+            train: (samples, table) of the training set.  test: (samples, table) of a test set.
+            title: of the page; when None, that of the previous report there, or the name of the folder.
 
         Returns:
             The path of the page.
@@ -47,7 +47,7 @@ class Plotting:
         return self._plot("plot_training")
 
     def plot_covariances(self) -> Any:
-        """What the kernel learned about ids and numbers: a labelled heat map for each part of it."""
+        """The learned covariance of each part of the kernel, as labelled heat maps."""
         return self._plot("plot_covariances")
 
     def plot_explain(self, table: Any) -> Any:
@@ -55,22 +55,22 @@ class Plotting:
         return self._plot("plot_explain", self.explain(table))  # type: ignore[attr-defined]
 
     def plot_predictions(self, samples: Any, table: Any, each: int = 4) -> Any:
-        """Worst, typical and best predictions of known samples, `each` of a kind, with their uncertainty.
+        """Worst, typical and best predictions of known samples, `each` of them, with their uncertainty.
 
         Args:
-            samples: known, best not trained on.  table: their rows.
+            samples: preferably not from the training set.  table: their rows.
         """
         return self._plot("plot_predictions_of", samples, table, each)
 
     def plot_calibration(self, samples: Any, table: Any) -> Any:
-        """Share of true values inside the predicted intervals, against the share that should be.
+        """Coverage of the predicted intervals against their nominal level.
 
         Args:
-            samples: that were not trained on.  table: their rows.
+            samples: not from the training set.  table: their rows.
         """
         return self._plot("plot_calibration_of", samples, table)
 
     def _plot(self, name: str, *given: Any) -> Any:
-        """A figure of the fitted model by a function of gppvae.report.plots."""
-        _ = self._fitted_model  # type: ignore[attr-defined]  # or an error that says so
+        """A figure of the fitted model, from a function of gppvae.report.plots."""
+        _ = self._fitted_model  # type: ignore[attr-defined]  # raises NotFittedError
         return getattr(_drawing("plots"), name)(self, *given)

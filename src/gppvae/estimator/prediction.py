@@ -1,4 +1,4 @@
-"""Predictions as arrays: moments over draws, and the calibration of their spread."""
+"""Predictions as arrays: moments over draws, and calibration of their standard deviations."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from gppvae.estimator.display import prediction_html, prediction_text
 BINS = 16
 LEAST_PER_BIN = 100
 LEAST_STD = 1e-6
-FACTORS = (0.01, 100.0)
-FEW_VALUES = 5  # a channel with so many counts half
-FOLLOWS, WITHIN = 0.4, 0.12  # usual power of its uncertainty with which the error of a sample grows, and its deviation
+FACTOR_RANGE = (0.01, 100.0)
+PRIOR_COUNT = 5  # values with which the factor of a channel is shrunk half-way (in logarithm) to 1
+USUAL_POWER, POWER_STD = 0.4, 0.12  # prior mean and standard deviation of f, the power of uncertainty in errors
 IMAGE_NDIM = 4
 LEVELS = (0.5, 0.8, 0.9)
-LEAST_OF_HALF = 0.8
+LEAST_RATIO = 0.8  # of the width at level 50% to that at 80%
 
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """Predicted samples, in the shape and order of axes in which the training samples came.
+    """Predicted samples, in the shape and order of axes of the training samples.
 
     Attributes:
-        mean: (N, ...).  std: per value, or None when no samples were drawn (n_samples=0).
-            Both are DataFrames where samples and rows came as DataFrames.
+        mean: (N, ...).  std: per value, or None without draws (n_samples=0).
+            Both are DataFrames if the samples and the rows were DataFrames.
 
     Example:
         >>> import numpy as np
@@ -51,7 +51,7 @@ class Prediction:
 
 
 def moments(draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool) -> tuple[Tensor, Tensor]:
-    """Mean and variance over draws of (mean, noise variance), by running sums: memory of one draw."""
+    """Mean and variance over draws of (mean, noise variance), by Welford's update: memory of one draw."""
     count, mean, squares, noise = 0, torch.zeros(()), torch.zeros(()), torch.zeros(())
     for out_mean, out_var in draws:
         count += 1
@@ -68,45 +68,47 @@ def mean_and_std(
     include_noise: bool,
     measured: Calibration | None,
     unit: np.ndarray,
-    unknown: np.ndarray | None = None,
-    carried: tuple[Tensor, Tensor] | None = None,
+    uncertainty: np.ndarray | None = None,
+    kriged: tuple[Tensor, Tensor] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Moments over draws by name; noise comes from measured errors where there are any, else from the likelihood.
+    """Moments over draws by name; noise comes from measured errors if there are any, else from the likelihood.
 
     Args:
         unit: of the values, in which the errors were measured; broadcastable to a sample.
-        unknown: what is left unknown of each sample, (N,), as `calibrate` was given it.
-        carried: what is added to the mean, and the variance of that in units, (N,); values get it as they spread.
+        uncertainty: u of each sample, (N,), as in `calibrate`.
+        kriged: errors to add to the mean, (N, *shape), and their variance in units, (N,), which is distributed over
+            the values of a sample in proportion to their variances.
     """
     mean, var = moments(draws, include_noise and measured is None)
-    if carried is not None:
+    if kriged is not None:
         scale = torch.from_numpy(unit).to(var) ** 2
         own = (var / scale).clamp_min(LEAST_STD**2)
-        share = own / own.flatten(1).mean(1).reshape(-1, *(1 for _ in var.shape[1:]))
-        more = carried[1].reshape(-1, *(1 for _ in var.shape[1:])).to(var) * share * scale
-        mean, var = mean + carried[0].to(mean), var + more
+        per_sample = (-1, *(1 for _ in var.shape[1:]))  # (N, 1, ...)
+        share = own / own.flatten(1).mean(1).reshape(per_sample)  # of mean 1 over a sample
+        added = kriged[1].reshape(per_sample).to(var) * share * scale
+        mean, var = mean + kriged[0].to(mean), var + added
     std = var.sqrt().cpu().numpy()
-    total = measured.total_std(std / unit, unknown) * unit if include_noise and measured is not None else std
+    total = measured.total_std(std / unit, uncertainty) * unit if include_noise and measured is not None else std
     return {"mean": mean.cpu().numpy(), "std": total}
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Size of real errors as a function of the spread of draws, measured on rows with known answers.
+    """Size of prediction errors as a function of the spread of draws, measured at rows with known samples.
 
-    Which values of a sample err is told by their spread s relative to that of the whole sample, S. How much the sample
-    errs follows the standard deviation u of its latents, relative to that before any data, less than in proportion,
-    since a decoder errs where draws hardly spread:
+    Within a sample, errors depend on the spread s of a value relative to that of the whole sample, S. Between samples,
+    they grow with the standard deviation u of the latents relative to the prior, but less than in proportion, since a
+    decoder also errs where draws hardly spread:
 
         error = factor * g(s / (S pattern)) * (u / u_0)^f,   0 <= f < 1
 
     Attributes:
         spread, error: increasing grid of relative spreads, and g there.
-        factor: of the errors of a channel (or value) relative to all, (C,) or (1,).
+        factor: errors of a channel (or value) relative to all, (C,) or (1,).
         error_var: mean squared error over all values.
-        typical: u_0, the geometric mean over the rows.  follows: f.  typical_spread: the same of S.
-        pattern: usual s / S of each value of vectors, (C,); 1 for images, (1,).
-        trained_on: whether the rows were trained on. Their errors are too small, so no total is below the spread.
+        typical: u_0, the geometric mean of u over the rows.  follows: f.  typical_spread: the geometric mean of S.
+        pattern: typical s / S of each value of vectors, (C,); 1 for images, (1,).
+        trained_on: whether these are training rows. Their errors are too small, so `total_std` is at least the spread.
     """
 
     spread: np.ndarray
@@ -119,29 +121,29 @@ class Calibration:
     pattern: np.ndarray
     trained_on: bool = False
 
-    def total_std(self, std: np.ndarray, unknown: np.ndarray | None = None) -> np.ndarray:
-        """Standard deviation of a new sample where the draws spread by `std`, (N, C, ...).
+    def total_std(self, std: np.ndarray, uncertainty: np.ndarray | None = None) -> np.ndarray:
+        """Standard deviation of a new sample whose draws have the standard deviation `std`, (N, C, ...).
 
-        Of samples that spread far more than the typical one, it is no less than that spread.
+        For samples with far more spread than the typical one, it is not below the spread.
 
         Args:
-            unknown: u of each sample, (N,); its spread S when None, as in `calibrate`.
+            uncertainty: u of each sample, (N,); its spread S when None, as in `calibrate`.
         """
         parts = _Spread.of(std, self.pattern)
-        usual = self.usual(parts, _of_samples(unknown, parts)) * _by_channel(self.factor, std.ndim)
+        usual = self.usual(parts, _sample_uncertainty(uncertainty, parts)) * _by_channel(self.factor, std.ndim)
         beyond = np.sqrt(1.0 - np.square(np.minimum(self.typical_spread / parts.whole, 1.0)))
         total = np.maximum(usual, std if self.trained_on else beyond * parts.wide)
         return total.clip(LEAST_STD, np.finfo(np.float32).max).astype(np.float32)
 
-    def size_at(self, unknown: np.ndarray) -> np.ndarray:
-        """Errors of samples with these u, relative to those of a typical one."""
-        size: np.ndarray = (unknown / self.typical) ** self.follows
+    def size_at(self, uncertainty: np.ndarray) -> np.ndarray:
+        """Size of errors of samples with these u, relative to a typical one: (u / u_0)^f."""
+        size: np.ndarray = (uncertainty / self.typical) ** self.follows
         return size
 
-    def usual(self, parts: _Spread, unknown: np.ndarray) -> np.ndarray:
-        """Errors at these spreads as they were measured, before the factors of channels."""
+    def usual(self, parts: _Spread, uncertainty: np.ndarray) -> np.ndarray:
+        """Size of errors by the formula above, without the factors of channels."""
         curve = np.exp(np.interp(np.log(parts.relative), np.log(self.spread), np.log(self.error)))
-        return curve * self.size_at(unknown)
+        return curve * self.size_at(uncertainty)
 
     def to_json(self) -> dict[str, Any]:
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
@@ -165,7 +167,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class _Spread:
-    """Spreads of draws, (N, C, ...), that of each whole sample, (N, 1, ...), and theirs relative to it."""
+    """Spreads s of draws, (N, C, ...), the root mean square S of each sample, (N, 1, ...), and s / (S pattern)."""
 
     wide: np.ndarray
     whole: np.ndarray
@@ -175,7 +177,7 @@ class _Spread:
     def of(cls, std: np.ndarray, pattern: np.ndarray | None = None) -> _Spread:
         """
         Args:
-            pattern: usual relative spread of each value, (C,) or (1,).
+            pattern: typical relative spread of each value, (C,) or (1,).
         """
         wide = np.maximum(std.astype(np.float64), LEAST_STD)
         whole = _root_mean_square(wide)
@@ -183,20 +185,20 @@ class _Spread:
         return cls(wide, whole, relative if pattern is None else relative / _by_channel(pattern, std.ndim))
 
 
-def _of_samples(unknown: np.ndarray | None, parts: _Spread) -> np.ndarray:
-    """u of each sample, (N, 1, ...): the spread of the whole sample where nothing else is given."""
-    if unknown is None:
+def _sample_uncertainty(uncertainty: np.ndarray | None, parts: _Spread) -> np.ndarray:
+    """u of each sample, (N, 1, ...); its spread S when None."""
+    if uncertainty is None:
         return parts.whole
-    return np.maximum(unknown.astype(np.float64), LEAST_STD).reshape(parts.whole.shape)
+    return np.maximum(uncertainty.astype(np.float64), LEAST_STD).reshape(parts.whole.shape)
 
 
 def _by_channel(values: np.ndarray, ndim: int) -> np.ndarray:
-    """One number per channel or value, (C,), to be broadcast to samples, (N, C, ...)."""
+    """(C,) -> (C, 1, ...), to broadcast to samples, (N, C, ...)."""
     return values.reshape(-1, *(1 for _ in range(ndim - 2)))
 
 
 def _root_mean_square(values: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
-    """Over the values of each sample, (N, 1, ...); over those observed where `seen` is given."""
+    """Root mean square of the values of each sample, (N, 1, ...), or of the observed ones, `seen`."""
     within = tuple(range(1, values.ndim))
     squares = np.square(values)
     if seen is None:
@@ -208,17 +210,17 @@ def _root_mean_square(values: np.ndarray, seen: np.ndarray | None = None) -> np.
 
 
 def gaussian_width(distance: np.ndarray) -> np.ndarray:
-    """The standard deviation whose intervals of 50, 80 and 90% cover about what they say, (C,) for (C, n).
+    """Standard deviation whose normal intervals of 50, 80 and 90% have about that coverage, (C, n) -> (C,).
 
-    Of normal errors it is their standard deviation. Of errors with heavier tails it lies between the values that get
-    each level right, where the root of the mean square would make every interval too wide. Where half of the errors are
-    next to nothing, as in the background of images, the lowest level counts no further than it may be missed.
+    For normal errors it is their standard deviation. For heavier tails it is a geometric mean of the values with exact
+    coverage at each level; the root mean square would make all intervals too wide. If half of the errors are almost
+    zero, as in the background of images, the value at 50% is bounded by LEAST_RATIO times that at 80%.
 
     Args:
-        distance: absolute errors, those that belong together last.
+        distance: absolute errors; quantiles are over the last axis.
     """
     at_50, at_80, at_90 = (np.quantile(distance, level, axis=-1) / ndtri(0.5 + level / 2) for level in LEVELS)
-    width: np.ndarray = np.maximum(at_50, LEAST_OF_HALF * at_80) ** 0.3 * at_80**0.4 * at_90**0.3
+    width: np.ndarray = np.maximum(at_50, LEAST_RATIO * at_80) ** 0.3 * at_80**0.4 * at_90**0.3
     return width
 
 
@@ -227,17 +229,16 @@ def calibrate(
     mask: Tensor | None,
     predicted: Prediction,
     unit: np.ndarray | float = 1.0,
-    unknown: np.ndarray | None = None,
+    uncertainty: np.ndarray | None = None,
 ) -> Calibration:
-    """Measure errors in bins of the relative spread, of equal count, then a factor for each channel.
+    """Measure errors in bins of the relative spread with equal counts, then a factor for each channel.
 
-    The curve is made monotone. Factors of channels with few values are drawn towards 1.
+    The curve is made monotone. Factors of channels with few values are shrunk towards 1.
 
     Args:
         y: true samples.  mask: of observed values, or None.  predicted: mean and std over draws at their rows.
-        unit: of the values, broadcastable to a sample, so that those of all channels can be compared.
-        unknown: standard deviation of each sample's latents relative to that before any data, (N,); the spread of the
-            sample when None.
+        unit: of the values, broadcastable to a sample, which makes channels comparable.
+        uncertainty: u, the standard deviation of each sample's latents relative to the prior, (N,); S when None.
     """
     assert predicted.std is not None
     if not torch.isfinite(y).all():
@@ -248,19 +249,19 @@ def calibrate(
     images = error.ndim == IMAGE_NDIM
     pattern = np.ones(1) if images else np.exp(np.log(_Spread.of(std).relative).mean(0)).ravel()
     parts, one = _Spread.of(std, pattern), np.ones(1)
-    size = _of_samples(unknown, parts)
+    size = _sample_uncertainty(uncertainty, parts)
     some = seen.reshape(len(seen), -1).any(axis=1)
-    follows = _power_of_uncertainty(size[some], _root_mean_square(error, seen)[some])
+    follows = _fit_power(size[some], _root_mean_square(error, seen)[some])
     typical, typical_spread = (float(np.exp(np.log(of).mean())) for of in (size, parts.whole))
     error_var = float(np.square(error[seen]).mean())
     found = Calibration(one, one, error_var, one, typical, typical_spread, follows, pattern)
     distance = error / found.size_at(size)
-    if not images:  # the curve is one for values of any size
+    if not images:  # one curve for values of any size
         distance = distance / _channel_factors(distance / gaussian_width(distance[seen]).clip(LEAST_STD), seen)
     spread, distance = parts.relative[seen], distance[seen]
     bins = np.array_split(np.argsort(spread, kind="stable"), max(1, min(BINS, spread.size // LEAST_PER_BIN)))
     centres = np.array([np.log(spread[members]).mean() for members in bins])
-    # Bins with the same spread are pooled: the division of their values was arbitrary.
+    # Bins with the same spread are pooled, since values were assigned to them arbitrarily.
     distinct, group = np.unique(centres.round(6), return_inverse=True)
     pooled = [np.concatenate([bins[n] for n in np.flatnonzero(group == g)]) for g in range(len(distinct))]
     widths = np.array([gaussian_width(distance[members]) for members in pooled])
@@ -269,30 +270,30 @@ def calibrate(
     return replace(found, factor=_channel_factors(error / found.usual(parts, size), seen))
 
 
-def _power_of_uncertainty(size: np.ndarray, error: np.ndarray) -> float:
-    """The power f of what is left unknown with which the error of a sample grows: the slope of their logarithms.
+def _fit_power(size: np.ndarray, error: np.ndarray) -> float:
+    """The power f in error ~ u^f: slope of the regression of log error on log u, with a normal prior on f.
 
-    Rows held out of a grid are about equally uncertain, and then say little of f: it is drawn towards its usual value
-    by as much as the slope is uncertain. It is not above that value: rows held out lie apart from the others by more
-    than those asked for, and errors of rows that lie closer shrink less than the slope between rows held out says.
+    Rows held out of a grid have similar u and determine f poorly; the prior then dominates. f is at most the prior
+    mean, because held-out rows are farther from the training rows than most rows to predict, and errors of nearer rows
+    shrink less than the slope at held-out rows suggests.
     """
-    x, y = np.log(size).ravel(), np.log(error).ravel()
+    x, y = np.log(size).ravel(), np.log(error).ravel()  # (N,) each
     x, y = x - x.mean(), y - y.mean()
     slope = x @ y / max(x @ x, LEAST_STD)
-    left = np.square(y - slope * x).sum() / max(len(x) - 2, 1)
-    f = (x @ y + FOLLOWS * left / WITHIN**2) / max(x @ x + left / WITHIN**2, LEAST_STD)
-    return float(np.clip(f, 0.0, FOLLOWS))
+    var = np.square(y - slope * x).sum() / max(len(x) - 2, 1)  # residual variance
+    f = (x @ y + USUAL_POWER * var / POWER_STD**2) / max(x @ x + var / POWER_STD**2, LEAST_STD)  # posterior mean
+    return float(np.clip(f, 0.0, USUAL_POWER))
 
 
 def _channel_factors(distance: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Size of the errors of each channel relative to the curve, (C,)."""
+    """Size of errors of each channel relative to the curve, (C,), shrunk towards 1 if it has few values."""
     n_channels = distance.shape[1]
-    by_channel = [np.moveaxis(x, 1, 0).reshape(n_channels, -1) for x in (distance, seen)]
+    by_channel = [np.moveaxis(x, 1, 0).reshape(n_channels, -1) for x in (distance, seen)]  # (C, N ...) each
     counts = by_channel[1].sum(axis=1)
     if seen.all():
         widths = gaussian_width(by_channel[0])
     else:
         parts = zip(*by_channel, strict=True)
         widths = np.array([gaussian_width(own[there]) if there.any() else 1.0 for own, there in parts])
-    factors: np.ndarray = np.clip(widths, *FACTORS) ** (counts / (counts + FEW_VALUES))
+    factors: np.ndarray = np.clip(widths, *FACTOR_RANGE) ** (counts / (counts + PRIOR_COUNT))
     return np.where(widths > 0, factors, 1.0)

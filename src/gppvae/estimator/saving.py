@@ -1,4 +1,4 @@
-"""Model files: one safetensors file whose header holds the settings as JSON."""
+"""Model files: one safetensors file with the settings as JSON in its header."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gppvae.training.distributed import first_process
 from gppvae.training.folder import provenance
 
 MAX_VALUES = 2**31  # of one sample
-PROBES = 64  # rows at which a loaded model must answer with finite numbers
+PROBES = 64  # rows at which predictions of a loaded model must be finite
 
 
 def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ def _check_meta(meta: dict[str, Any]) -> None:
         if Phase(**phase).to_json() != phase:
             raise ValueError(f"a phase is {shown(phase)}")
     if not isinstance(meta["trained"]["likelihood"], dict):
-        raise ValueError("the likelihood is no object")
+        raise ValueError("the likelihood is not an object")
     _check_history(meta["history"])
     number("fit_seconds", meta["fit_seconds"], 0.0, 1e12, "1")
     whole("skipped_steps", meta["skipped_steps"], 0)
@@ -99,20 +99,20 @@ def _check_history(history: Any) -> None:
 
 
 def check_settings_saved(estimator: type, given: dict[str, Any], trained: dict[str, Any]) -> None:
-    """Raise ValueError unless all settings are present: a missing one would silently be the default."""
+    """Raise ValueError unless all settings are present: a missing one would silently get its default."""
     names = {item.name for item in fields(estimator)} - {"device"}
-    wanted = names - set(WRITES_PHASES) if given.get("phases") else names  # explicit phases say all of that
+    wanted = names - set(WRITES_PHASES) if given.get("phases") else names  # explicit phases replace those
     if set(given) != wanted:
         raise ValueError(f"settings differ from those of {estimator.__name__}: {sorted(set(given) ^ wanted)}")
-    left = names - set(WRITES_PHASES) - {"pixel_var"}
-    if not left <= set(trained):
-        raise ValueError(f"settings that were trained with lack {sorted(left - set(trained))}")
+    missing = names - set(WRITES_PHASES) - {"pixel_var"} - set(trained)
+    if missing:
+        raise ValueError(f"the trained settings lack {sorted(missing)}")
 
 
 def check_network_sizes(estimator: Any, sizes: Sequence[int], tensors: dict[str, Tensor]) -> None:
     """Raise ValueError unless the networks that the settings describe have the saved sizes.
 
-    On the meta device, where tensors have no memory: absurd settings then cost nothing.
+    On the meta device, whose tensors need no memory, so that absurd settings cost nothing.
     """
     numbers = estimator._make_likelihood().numbers_per_value
     with torch.device("meta"):
@@ -121,15 +121,21 @@ def check_network_sizes(estimator: Any, sizes: Sequence[int], tensors: dict[str,
             sizes=sizes, **estimator._network_options,
         )  # fmt: skip
     for name, network in zip(("encoder", "decoder"), networks, strict=True):
-        own = {key: tuple(value.shape) for key, value in network.state_dict().items()}
-        saved = {key: tuple(value.shape) for key, value in under(f"autoencoder.{name}", tensors).items()}
-        if own != saved:
-            wrong = min(key for key in own.keys() | saved.keys() if own.get(key) != saved.get(key))
-            raise ValueError(f"{name}.{wrong} has shape {saved.get(wrong)}, for these settings {own.get(wrong)}")
+        mismatch = _first_mismatch(network, under(f"autoencoder.{name}", tensors))
+        if mismatch is not None:
+            wrong, expected, saved = mismatch
+            raise ValueError(f"{name}.{wrong} has shape {saved}, for these settings {expected}")
+
+
+def _first_mismatch(module: torch.nn.Module, tensors: dict[str, Tensor]) -> tuple[str, Any, Any] | None:
+    """(name, shape in the module, shape in `tensors`) of the first tensor whose shapes differ, if any."""
+    own, saved = ({name: tuple(x.shape) for name, x in each.items()} for each in (module.state_dict(), tensors))
+    wrong = min((name for name in own.keys() | saved.keys() if own.get(name) != saved.get(name)), default=None)
+    return None if wrong is None else (wrong, own.get(wrong), saved.get(wrong))
 
 
 def probe_table(prior: LatentPrior) -> Table | None:
-    """Rows that the kernels know, to test a loaded model; None if a kernel of the user's own reads numbers."""
+    """Rows with values from training, to test a loaded model; None if a custom kernel reads numbers."""
     columns: dict[str, list[Any]] = {}
     for leaf in prior.leaves():
         if isinstance(leaf, IdLeaf):
@@ -148,47 +154,45 @@ def probe_table(prior: LatentPrior) -> Table | None:
 
 
 def kernel_extras(prior: LatentPrior) -> dict[str, Any]:
-    """What each leaf fixed when it was bound, by its place in the prior."""
+    """Extra state of each leaf, fixed when it was bound, by its name in the prior."""
     return {name: leaf.extra_state() for name, leaf in _leaves(prior)}
 
 
 def restore_kernels(prior: LatentPrior, extras: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Bind the kernels of a fresh prior as `kernel_extras` and the prior's tensors say they were."""
+    """Bind the kernels of a new prior from `kernel_extras` and the tensors of the prior."""
     leaves = _leaves(prior)
     if set(extras) != {name for name, _ in leaves}:
-        raise ValueError("the parts of the kernel are others than its text says")
+        raise ValueError("the parts of the kernel do not match its text")
     for name, leaf in leaves:
         leaf.restore(extras[name], under(name, tensors))
 
 
 def _leaves(prior: LatentPrior) -> list[tuple[str, Leaf]]:
-    """Leaves by all their places: one object may stand in an expression twice."""
+    """Leaves by all their names: an expression may contain the same object twice."""
     modules = prior.named_modules(remove_duplicate=False)
     return [(name, module) for name, module in modules if isinstance(module, Leaf)]
 
 
-def close_dims(prior: LatentPrior, tensors: dict[str, Tensor]) -> None:
-    """Write the dimensions that a fit chose into learned kernels where they are open."""
+def restore_learned_dims(prior: LatentPrior, tensors: dict[str, Tensor]) -> None:
+    """Set the dimensions that the fit chose for `Learned` kernels."""
     for name, leaf in _leaves(prior):
         if isinstance(leaf, Learned) and leaf.open_dim:
             leaf.choose_dim(tensors[f"{name}.x"].shape[1])
 
 
 def check_same_kernel(given: Groups, saved: list[list[Any]], path: Any) -> None:
-    """Raise ValueError unless the kernel given to load() is written like the one that was fitted."""
+    """Raise MismatchError unless the kernel given to load() has the text of the fitted one."""
     if group_texts(given) != saved:
         raise MismatchError(f"{path} was fitted with the kernel {saved}, got {group_texts(given)}; pass the same one")
 
 
 def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any) -> None:
-    """load_state_dict with one clear error instead of a list of keys if the networks do not match."""
-    own = {name: tuple(value.shape) for name, value in module.state_dict().items()}
-    saved = {name: tuple(value.shape) for name, value in tensors.items()}
-    if own != saved:
-        wrong = sorted(name for name in own.keys() | saved.keys() if own.get(name) != saved.get(name))[0]
+    """load_state_dict with one clear error, not a list of keys, if the networks do not match."""
+    mismatch = _first_mismatch(module, tensors)
+    if mismatch is not None:
+        wrong, got, expected = mismatch
         raise MismatchError(
-            f"the networks do not fit the weights in {path} ({wrong}: expected {saved.get(wrong)}, "
-            f"got {own.get(wrong)}); "
+            f"the networks do not fit the weights in {path} ({wrong}: expected {expected}, got {got}); "
             "pass the encoder and decoder the model was fitted with"
         )
     for name, value in module.state_dict().items():
@@ -199,7 +203,7 @@ def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Any)
 
 
 def check_value_noise(found: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """The saved covariance of the values' noise, if there is one; ValueError unless it is one."""
+    """The saved covariance of the noise of values, or None; ValueError if it is not a covariance."""
     if found is None:
         return None
     if tuple(found.shape) != (math.prod(shape),) * 2 or found.dtype != torch.float64 or not found.isfinite().all():
@@ -210,14 +214,14 @@ def check_value_noise(found: Tensor | None, shape: tuple[int, ...]) -> Tensor | 
 
 
 def check_same_likelihood(given: Likelihood, saved: dict[str, Any]) -> None:
-    """Learned numbers may differ from those the fit started with, but not the kind nor the weights of a network."""
+    """Raise MismatchError unless kind and network weights are the same; learned parameters may differ."""
     config = given.config()
-    for what, of in (("likelihood", lambda config: config["name"]), ("feature network", _weights_of)):
-        if of(config) != of(saved):
+    for what, key in (("likelihood", lambda config: config["name"]), ("feature network", _network_digest)):
+        if key(config) != key(saved):
             raise MismatchError(
-                f"the model was fitted with the {what} {of(saved)}, got {of(config)}; pass the one it was fitted with"
+                f"the model was fitted with the {what} {key(saved)}, got {key(config)}; pass the one it was fitted with"
             )
 
 
-def _weights_of(likelihood: dict[str, Any]) -> str | None:
+def _network_digest(likelihood: dict[str, Any]) -> str | None:
     return likelihood.get("network", {}).get("sha256")

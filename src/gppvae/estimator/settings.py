@@ -1,4 +1,4 @@
-"""Settings live once, as the fields of an estimator: what is stored, shown and resumed is read from there."""
+"""Settings are the fields of an estimator; what is stored, shown and resumed is read from them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gppvae.kernels import IdLeaf, Kernel, own_classes, parse_kernel, with_ampli
 from gppvae.likelihoods import Likelihood, own_likelihoods
 
 Groups = list[tuple[Kernel | None, int]]
-OPEN = 0  # number of latents that is still to be chosen
-# Arguments from which phases are written; what was trained is the phases themselves.
+OPEN = 0  # number of latents that the fit chooses
+# Arguments from which phases are written; the trained settings contain the phases instead.
 WRITES_PHASES = ("inference", "schedule", "epochs", "warmup_epochs", "gp_epochs", "lr", "prior_lr", "average")
 MODULES = ("encoder", "decoder")
 AUTO = "auto"  # the inference is chosen from the data
@@ -44,16 +44,16 @@ def as_json(value: Any) -> Any:
 
 
 def settings_of(estimator: Any) -> dict[str, Any]:
-    """Constructor arguments as they were given, as JSON values, without those that have no effect.
+    """Constructor arguments as given, as JSON values, without those that have no effect.
 
-    The device is a property of the machine, and explicit phases replace the arguments that phases are written from.
+    The device belongs to the machine, and explicit phases replace the arguments that phases are written from.
     """
     unused = {"device"} if getattr(estimator, "phases", None) is None else {"device", *WRITES_PHASES}
     return {item.name: as_json(getattr(estimator, item.name)) for item in fields(estimator) if item.name not in unused}
 
 
-def own_parts(estimator: Any) -> dict[str, list[str]]:
-    """Names of the user's own classes, by constructor argument; a file can name them but not bring them back."""
+def custom_classes(estimator: Any) -> dict[str, list[str]]:
+    """Names of custom classes, by constructor argument; a file can name them but not restore them."""
     kernels = _kernels_given(getattr(estimator, "kernel", None))
     found = {
         "kernel": [name for kernel in kernels for name in own_classes(kernel)],
@@ -61,7 +61,7 @@ def own_parts(estimator: Any) -> dict[str, list[str]]:
         "decoder": [] if estimator.decoder is None else [type(estimator.decoder).__name__],
         "likelihood": own_likelihoods(estimator.likelihood),
     }
-    # A loaded model knows inferences by name only, so names decide; find_inference refuses a name that is taken.
+    # By name, since a loaded model has only the names of inferences; find_inference rejects duplicate names.
     if getattr(estimator, "phases", None) is not None:
         trained = [phase["inference"] for phase in as_json(estimator.phases)]
         found["phases"] = [name for name in trained if name not in INFERENCES]
@@ -71,19 +71,19 @@ def own_parts(estimator: Any) -> dict[str, list[str]]:
 
 
 def _kernels_given(kernel: Any) -> list[Kernel]:
-    """Kernel objects in the argument `kernel`; text can only name the package's own."""
+    """Kernel objects in the argument `kernel`; text can only name kernels of the package."""
     if isinstance(kernel, Kernel):
         return [kernel]
     entries = kernel if isinstance(kernel, Sequence) and not isinstance(kernel, str) else []
     return [entry[0] for entry in entries if isinstance(entry[0], Kernel)]
 
 
-def ask_again(own: dict[str, list[str]], given: dict[str, Any], path: Any, call: str) -> None:
-    """Raise ValueError, in one sentence, unless every class of the user's own is given again.
+def check_given_again(own: dict[str, list[str]], given: dict[str, Any], path: Any, call: str) -> None:
+    """Raise ValueError unless every custom class is given again.
 
     Args:
-        own: `own_parts` of the fit.  given: arguments of the call.  path: of the file or folder.
-        call: what was called, for the message.
+        own: `custom_classes` of the fit.  given: arguments of the call.  path: of the file or folder.
+        call: name of the method, for the message.
     """
     named = isinstance(own, dict) and all(isinstance(classes, list) for classes in own.values())
     if not named or not all(isinstance(cls, str) for classes in own.values() for cls in classes):
@@ -97,7 +97,7 @@ def ask_again(own: dict[str, list[str]], given: dict[str, Any], path: Any, call:
 
 
 def arguments(settings: dict[str, Any]) -> dict[str, Any]:
-    """Constructor arguments from `settings_of`; modules of the user's own must be given again."""
+    """Constructor arguments from `settings_of`; custom modules must be given again."""
     kept = {name: value for name, value in settings.items() if name not in MODULES}
     if kept.get("phases"):
         kept["phases"] = [Phase(**phase) for phase in kept["phases"]]
@@ -107,11 +107,11 @@ def arguments(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def latent_groups(kernel: Any, latent_dim: int | None) -> Groups:
-    """The groups of latents that `kernel` asks for, each with a kernel of its own: copies, so that a fit changes none.
+    """The groups of latents in `kernel`, with copies of the kernels, so that a fit does not change the given ones.
 
     Args:
         kernel: a Kernel or its text, or a list of (Kernel, text or None, number of latents).
-        latent_dim: for one kernel, OPEN when None; in a list the numbers add up to it.
+        latent_dim: for one kernel, OPEN when None; for a list it must be the sum, or None.
     """
     if isinstance(kernel, (Kernel, str)):
         return [(_kernel(kernel), OPEN if latent_dim is None else latent_dim)]
@@ -148,7 +148,7 @@ def group_texts(groups: Groups) -> list[list[Any]]:
 
 
 def groups_from_words(words: Sequence[str]) -> str | list[tuple[str | None, int]]:
-    """The kernel as the command line has it: one text, or one per group of latents, "RBF(age): 12" or "none: 4"."""
+    """The kernel from the command line: one text, or one per group of latents, "RBF(age): 12" or "none: 4"."""
     if len(words) == 1 and ":" not in words[0]:
         return words[0]
     groups: list[tuple[str | None, int]] = []
@@ -163,7 +163,7 @@ def groups_from_words(words: Sequence[str]) -> str | list[tuple[str | None, int]
 
 
 def id_columns(kernel: Any) -> list[str]:
-    """Columns that the kernels read as ids, so that tables keep them as text."""
+    """Columns that the kernels read as ids, which tables must keep as text."""
     kernels = [own for own, _ in latent_groups(kernel, None) if own is not None]
     return [leaf.column for own in kernels for leaf in own.leaves() if isinstance(leaf, IdLeaf)]
 

@@ -1,4 +1,4 @@
-"""Baselines that need no model, which a prediction must beat."""
+"""Baselines without a model, which a prediction must beat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gppvae.data.table import Table
 
 
 def mean_image(samples: np.ndarray, n_rows: int) -> np.ndarray:
-    """The mean of all training samples, once per wanted row: (n_rows, *shape)."""
+    """The mean of all training samples, repeated for each row: (n_rows, *shape)."""
     return np.repeat(np.asarray(samples).mean(axis=0, keepdims=True), n_rows, axis=0)
 
 
@@ -19,12 +19,12 @@ def copy_nearest_view(
 ) -> np.ndarray:
     """For each wanted row, the training sample of the same object whose view is nearest.
 
-    Of equally near views the first in the table is taken.
+    Ties go to the first row of the table.
 
     Args:
-        samples: (N, *shape) training samples.  table: their N rows.  wanted: rows to answer.
+        samples: (N, *shape) training samples.  table: their N rows.  wanted: rows to predict.
         object_column: ids.  view_column: numbers.
-        period: of the view column; distances then go around the circle.
+        period: of the view column; distances are then circular.
 
     Returns:
         (number of wanted rows, *shape).
@@ -32,7 +32,7 @@ def copy_nearest_view(
     train, rows = Table(table), Table(wanted)
     objects, wanted_objects = train.ids(object_column), rows.ids(object_column)
     distance = view_distance(rows.numeric((view_column,))[:, 0], train.numeric((view_column,))[:, 0], period)
-    distance = np.where(wanted_objects[:, None] == objects[None, :], distance, np.inf)
+    distance = np.where(wanted_objects[:, None] == objects[None, :], distance, np.inf)  # (N*, N)
     unseen = np.flatnonzero(~np.isfinite(distance).any(axis=1))
     if unseen.size:
         name = str(wanted_objects[unseen[0]])
@@ -45,17 +45,17 @@ def copy_nearest_view(
 def mean_of_nearest_view(
     samples: np.ndarray, table: Any, wanted: Any, view_column: str, period: float | None = None
 ) -> np.ndarray:
-    """For each wanted row, the mean of all training samples at the nearest view (or views, if equally near)."""
+    """For each wanted row, the mean of all training samples at the nearest view, or views at a tie."""
     array = np.asarray(samples)
     views = Table(table).numeric((view_column,))[:, 0]
-    asked, which = np.unique(Table(wanted).numeric((view_column,))[:, 0], return_inverse=True)
-    distance = view_distance(asked, views, period)
+    distinct, which = np.unique(Table(wanted).numeric((view_column,))[:, 0], return_inverse=True)
+    distance = view_distance(distinct, views, period)  # (V, N)
     nearest = np.isclose(distance, distance.min(axis=1, keepdims=True), rtol=0.0, atol=1e-9)
     return np.stack([array[row].mean(axis=0) for row in nearest])[which]
 
 
 def view_distance(a: np.ndarray, b: np.ndarray, period: float | None = None) -> np.ndarray:
-    """|a - b| for every pair, (len(a), len(b)); the shorter way around the circle when there is a period."""
+    """|a - b| for every pair, (len(a), len(b)); circular if there is a period."""
     apart = np.abs(np.asarray(a)[:, None] - np.asarray(b)[None, :])
     if period is None:
         return apart

@@ -1,4 +1,4 @@
-"""The plain VAE, z ~ N(0, I): what a GPPVAE is compared with and warmed up by."""
+"""The plain VAE, z ~ N(0, I): the baseline of a GPPVAE."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class VAE(Estimator):
 
     Args:
         latent_dim: L.  epochs: passes over the data.  lr: learning rate.
-        average: decay of a running average of the weights, taken over at the end (0: none).
+        average: decay of a running average of the parameters, which replaces them at the end (0: none).
 
     Example:
         >>> import numpy as np
@@ -73,9 +73,9 @@ class VAE(Estimator):
         """Fit to samples.
 
         Args:
-            samples: array-like (see gppvae.data.arrays.Samples).  y: not used; scikit-learn's pipelines give it.
+            samples: array-like (see gppvae.data.arrays.Samples).  y: ignored; for pipelines of scikit-learn.
             validation: samples for the log and early stopping.  out: run folder.  progress: show progress bars.
-            checkpoint_seconds: least time between checkpoints.  callbacks: as in GPPVAE.fit.
+            checkpoint_seconds: minimum time between checkpoints.  callbacks: as in GPPVAE.fit.
         """
         self._check_settings()
         data = self._training_samples(samples)
@@ -95,7 +95,7 @@ class VAE(Estimator):
         check = None if held_out is None else validate
         self._train(model, phases, data, Rows({}, len(data)), folder, check, progress, checkpoint_seconds, callbacks)
         self.model_ = model
-        self._keep(folder)
+        self._save_run(folder)
         return self
 
     def _check_settings(self) -> None:
@@ -106,7 +106,7 @@ class VAE(Estimator):
         number("average", self.average, 0.0, 1.0, "0.999")
 
     @torch.no_grad()
-    def _answers(
+    def _probe(
         self, model: GPPriorVAE, rows: Rows, y: Tensor, mask: Tensor | None, weights: LatentPosterior | None
     ) -> list[Tensor]:
         device = self._torch_device()
@@ -128,7 +128,7 @@ class VAE(Estimator):
         return tags
 
     def transform(self, samples: Any) -> np.ndarray:
-        """Means of the latents, (N, latent_dim), as a step of a scikit-learn pipeline gives them."""
+        """Means of the latents, (N, latent_dim), for scikit-learn pipelines."""
         mean = self.encode(samples)
         assert isinstance(mean, np.ndarray)
         return mean
@@ -139,7 +139,7 @@ class VAE(Estimator):
 
     @torch.no_grad()
     def sample(self, n_samples: int = 1, seed: int | None = None) -> np.ndarray:
-        """New samples from the prior, n_samples in the shape of the training samples."""
+        """Draw samples from the prior, (n_samples, ...), in the shape of the training samples."""
         whole("n_samples", n_samples, 1)
         generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 2))
         z = torch.randn(n_samples, self.latent_dim, generator=generator)
@@ -160,7 +160,7 @@ class VAE(Estimator):
         likelihood: Likelihood | None = None,
         device: str | None = None,
     ) -> VAE:
-        """A saved model; modules of your own must be given again (those of a `likelihood` only for score())."""
+        """Load a saved model; custom modules must be given again (those of a `likelihood` only for score())."""
         again = {"encoder": encoder, "decoder": decoder, "likelihood": likelihood}
         self, tensors, _ = cls._opened(path, again, device)
         file, state = model_file(path), under("model", tensors)
@@ -171,6 +171,6 @@ class VAE(Estimator):
         with checked_content(file):
             load_weights(model, state, path)
             self.model_ = model
-            if not self._answers(model, Rows({}, 1), torch.zeros(1, *self.shape_), None, None)[0].isfinite().all():
+            if not self._probe(model, Rows({}, 1), torch.zeros(1, *self.shape_), None, None)[0].isfinite().all():
                 raise ValueError("its reconstructions are not finite")
         return self

@@ -93,8 +93,8 @@ class Live:
             size = sizes_in(rows) if sizes is None else torch.tensor(list(sizes), dtype=torch.float64)
             latents = self._functions(rows, [posterior.means], masks, None)
             mean = self._decoded(latents, size)[0][0]
-            carried = self.model.remainders_.at(self.model.prior_, rows, self.model.shape_)
-            mean = mean if carried is None else mean + carried[0].to(mean)
+            kriged = self.model.remainders_.at(self.model.prior_, rows, self.model.shape_)
+            mean = mean if kriged is None else mean + kriged[0].to(mean)
             if n_draws == 0:
                 return Frame(_array(mean), None, None)
             drawn = self._draws(n_draws)
@@ -107,8 +107,8 @@ class Live:
             means, variances = self._decoded(f + noise * eps.to(f.device), size)
             pairs = zip(means, variances, strict=True)
             fitted, unit = self.model._fitted, self.model._unit()
-            unknown = relative_std(*fitted, rows) if include_noise else None
-            found = mean_and_std(pairs, include_noise, self.model.calibration_, unit, unknown, carried)
+            uncertainty = relative_std(*fitted, rows) if include_noise else None
+            found = mean_and_std(pairs, include_noise, self.model.calibration_, unit, uncertainty, kriged)
             return Frame(_array(mean), found["std"], _array(means[:keep_draws]) if keep_draws else None)
 
     def spread(self, table: Any, off: frozenset[TermName] = NOTHING_OFF) -> np.ndarray:

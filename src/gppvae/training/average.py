@@ -1,4 +1,4 @@
-"""Exponential moving average of parameters, with a decay that starts low to avoid bias towards the start."""
+"""Exponential moving average of parameters, with a decay that starts low so that initial values count little."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class RunningAverage:
-    """a <- decay a + (1 - decay) p after every step, decay starting low: min(decay, (1 + k) / (10 + k))."""
+    """After step k, a <- d_k a + (1 - d_k) p with d_k = min(decay, (1 + k) / (10 + k))."""
 
     def __init__(self, parameters: list[nn.Parameter], decay: float) -> None:
         self.parameters, self.decay, self.steps = parameters, decay, 0
@@ -22,11 +22,11 @@ class RunningAverage:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchange average and current values."""
+        """Exchange the averages and the current values."""
         for value, parameter in zip(self.values, self.parameters, strict=True):
-            kept = parameter.detach().clone()
+            current = parameter.detach().clone()
             parameter.copy_(value)
-            value.copy_(kept)
+            value.copy_(current)
 
     def state(self) -> dict[str, Tensor]:
         values = {f"value{k}": value for k, value in enumerate(self.values)}

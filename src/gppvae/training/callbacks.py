@@ -1,4 +1,4 @@
-"""Callbacks of a fit: one small protocol, enough for TensorBoard, Weights & Biases or MLflow."""
+"""Callbacks of a fit: a small interface, enough for TensorBoard, Weights & Biases or MLflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Metrics = dict[str, float]
 class Callback:
     """Called by `fit(callbacks=[...])` during training; override what you need. Only the first process calls it.
 
-    An exception in a callback ends training as Ctrl-C does: the state after the last full epoch is in the run folder.
+    An exception in a callback ends training like Ctrl-C: the state after the last full epoch is in the run folder.
 
     Example:
         >>> from gppvae import Callback
@@ -27,22 +27,22 @@ class Callback:
     """
 
     def on_start(self, settings: dict[str, Any]) -> None:
-        """Training begins.
+        """Training starts.
 
         Args:
-            settings: what is trained, every open choice filled in (`resolved_` of the estimator).
+            settings: the settings as trained, defaults filled in (`resolved_` of the estimator).
         """
 
     def on_epoch(self, phase: str, step: int, metrics: Metrics) -> None:
-        """An epoch is done.
+        """An epoch has ended.
 
         Args:
-            phase: its name.  step: epochs done in all phases, from 1; a resumed run counts on.
+            phase: its name.  step: number of epochs so far in all phases, from 1, also in a resumed run.
             metrics: loss, its terms, seconds, and validation errors if the epoch was validated.
         """
 
     def on_end(self, error: BaseException | None) -> None:
-        """Training is over; `error` is what ended it early, or None."""
+        """Training has ended; `error` is the exception that ended it early, or None."""
 
 
 class LogMetrics(Callback):
@@ -68,7 +68,7 @@ class CallbackList(Callback):
     """Several callbacks as one, called in order.
 
     Args:
-        callbacks: the user's.  active: False in all processes but the first.
+        callbacks: given by the user.  active: False in all processes but the first.
     """
 
     def __init__(self, callbacks: Sequence[Callback], active: bool = True) -> None:
@@ -88,7 +88,7 @@ class CallbackList(Callback):
 
 
 def check_callbacks(callbacks: Any) -> list[Callback]:
-    """The callbacks as a list, or TypeError if one of them is not a callback."""
+    """The callbacks as a list; TypeError if one of them is not a callback."""
     if not isinstance(callbacks, (list, tuple)):
         raise TypeError(f"callbacks must be a list, got {type(callbacks).__name__}; write callbacks=[...]")
     for callback in callbacks:

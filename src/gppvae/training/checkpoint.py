@@ -22,7 +22,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Write tensors, with JSON in the header, into one file, atomically."""
+    """Write tensors, with JSON in the header, to one file, atomically."""
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(meta)
     header = {"format": FORMAT, "meta": text, "sha256": digest(plain, text)}
@@ -30,21 +30,21 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `write_tensors` wrote; a missing, truncated, damaged or foreign file is one clear ValueError."""
+    """Read a file of `write_tensors`; ValueError if it is missing, truncated, damaged or of another format."""
     content = read_whole(path)
     meta = checked_header(content, path)
     return load_safetensors(content), meta
 
 
 def check_finite(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Raise ValueError at NaN or infinity, unless `own`, the tensors of a new model, has the same (open bounds)."""
+    """Raise ValueError at NaN or infinity, unless the tensor equals that of a new model, `own` (infinite bounds)."""
     for name, value in tensors.items():
         if not value.isfinite().all() and not (name in own and torch.equal(value, own[name].to(value.device))):
             raise ValueError(f"{name} is not finite")
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The entries whose name starts with `prefix.`, without it."""
+    """The entries whose name starts with `prefix.`, by the rest of the name."""
     return {name[len(prefix) + 1 :]: t for name, t in tensors.items() if name.startswith(prefix + ".")}
 
 

@@ -1,4 +1,4 @@
-"""Several processes under torchrun. The only module that reads their environment variables."""
+"""Several processes under torchrun. Only this module reads their environment variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gppvae.data.world import ALONE, World
 
 POLL_SECONDS = 0.02
 LEAVE_SECONDS = 0.2
-SENTENCE_BYTES = 2000
+MESSAGE_BYTES = 2000
 WIDENED_BYTES = 1 << 18
 
 
@@ -46,7 +46,7 @@ class ProcessGroup(World):
             tensor.copy_(whole)
 
     def barrier(self) -> None:
-        # A sum and not dist.barrier(), which has to be told its device under NCCL.
+        # A sum, since dist.barrier() needs a device under NCCL.
         self.sum_([torch.zeros(1)])
 
 
@@ -68,7 +68,7 @@ def _messages(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def current_world() -> World:
-    """The processes that torchrun started, or this process alone. All processes must call it."""
+    """The processes started by torchrun, or this process alone. All processes must call it."""
     if not dist.is_initialized():
         if _started_processes() == 1:
             return ALONE
@@ -81,7 +81,7 @@ def current_world() -> World:
 
 
 def _connect(backend: str) -> None:
-    """Join the process group under a name that is new for every start."""
+    """Join the process group, under a name that is new at every start."""
     store, rank, size = next(rendezvous("env://"))
     name = _agree(store, rank, size)
     dist.init_process_group(backend, store=dist.PrefixStore(name, store), rank=rank, world_size=size)
@@ -91,8 +91,8 @@ def _connect(backend: str) -> None:
 def _leave() -> None:
     """Leave the group before the interpreter shuts down.
 
-    Threads of gloo need the interpreter's lock to release the tensors of the last sum. Taking it during shutdown would
-    abort a process whose work is done. A pause gives them the lock.
+    Gloo's threads need the interpreter's lock to release the tensors of the last sum. If they take it during shutdown,
+    a process whose work is done aborts. A pause lets them finish first.
     """
     if dist.is_initialized():
         time.sleep(LEAVE_SECONDS)
@@ -100,26 +100,26 @@ def _leave() -> None:
 
 
 def _agree(store: dist.Store, rank: int, size: int) -> str:
-    """A name that only the processes of this start can know.
+    """Agree on a name for this start of the processes.
 
-    torchrun keeps its store when it restarts workers, with the addresses of the dead ones in it. Processes that read
-    those would be refused, or wait for each other forever. The restart count cannot be the name: it does not change
-    when hosts join or leave. So each process asks with a random word, and only an answer to that word counts.
+    torchrun keeps its store when it restarts workers, and with it the addresses of the dead ones. Processes that read
+    those would be refused, or wait forever. The restart count cannot serve as the name, since it does not change when
+    hosts join or leave. So each process sends a random token, and rank 0 replies to that token with a new name.
     """
     if rank > 0:
-        word = uuid.uuid4().hex
-        store.set(f"gppvae/ask/{rank}", word)
-        name = store.get(f"gppvae/answer/{word}").decode()
+        token = uuid.uuid4().hex
+        store.set(f"gppvae/ask/{rank}", token)
+        name = store.get(f"gppvae/answer/{token}").decode()
         store.set(f"gppvae/{name}/{rank}", "here")
         return name
     name = uuid.uuid4().hex
     missing = set(range(1, size))
-    patience: timedelta = store.timeout  # type: ignore[attr-defined]
-    deadline = time.monotonic() + patience.total_seconds()
+    timeout: timedelta = store.timeout  # type: ignore[attr-defined]
+    deadline = time.monotonic() + timeout.total_seconds()
     while missing:
         if time.monotonic() > deadline:
             raise TimeoutError(
-                f"expected {size} processes to meet, got no answer from {sorted(missing)} in {patience}; "
+                f"expected {size} processes to meet, got no answer from {sorted(missing)} in {timeout}; "
                 "look for their errors"
             )
         for other in missing:
@@ -130,36 +130,37 @@ def _agree(store: dist.Store, rank: int, size: int) -> str:
     return name
 
 
-def on_first(world: World, ask: Callable[[], bool]) -> bool:
-    """Run `ask` in the first process; all processes return its result or raise its error."""
-    answer, sentence = torch.zeros(2, dtype=torch.int64), torch.zeros(SENTENCE_BYTES, dtype=torch.int64)
+def on_first(world: World, task: Callable[[], bool]) -> bool:
+    """Run `task` in the first process; all processes return its result or raise its error."""
+    # outcome: kind of error (0 none, 1 ValueError, 2 OSError) and result; zeros in the other processes.
+    outcome, message = torch.zeros(2, dtype=torch.int64), torch.zeros(MESSAGE_BYTES, dtype=torch.int64)
     failed: Exception | None = None
     if world.first:
         try:
-            answer[1] = int(ask())
+            outcome[1] = int(task())
         except (ValueError, OSError) as error:
             failed = error
-            answer[0] = 1 if isinstance(error, ValueError) else 2
-            text = str(error).encode(errors="replace")[:SENTENCE_BYTES]
-            sentence[: len(text)] = torch.tensor(list(text))
-    world.sum_([answer, sentence])
+            outcome[0] = 1 if isinstance(error, ValueError) else 2
+            content = str(error).encode(errors="replace")[:MESSAGE_BYTES]
+            message[: len(content)] = torch.tensor(list(content))
+    world.sum_([outcome, message])
     if failed is not None:
         raise failed
-    if answer[0]:
-        words = bytes(sentence[sentence > 0].tolist()).decode(errors="replace")
-        raise ValueError(words) if answer[0] == 1 else OSError(words)
-    return bool(answer[1])
+    if outcome[0]:
+        text = bytes(message[message > 0].tolist()).decode(errors="replace")
+        raise ValueError(text) if outcome[0] == 1 else OSError(text)
+    return bool(outcome[1])
 
 
 def check_same(world: World, digests: Mapping[str, str]) -> None:
-    """Raise ValueError in all processes unless all have the same digests.
+    """Raise ValueError in every process unless all have the same digests.
 
     Args:
         digests: SHA-256 in hexadecimal, by name; the same names in all processes.
     """
-    # Half of each digest, as eight numbers: a process fills its own row and the others add zeros.
+    # Half of each digest as eight numbers; each process fills its row, and a sum gathers them.
     own = [[int(value[place : place + 4], 16) for place in range(0, 32, 4)] for value in digests.values()]
-    found = torch.zeros(len(own), world.size, 8, dtype=torch.int64)
+    found = torch.zeros(len(own), world.size, 8, dtype=torch.int64)  # (digests, processes, 8)
     found[:, world.rank] = torch.tensor(own)
     world.sum_([found])
     for name, numbers in zip(digests, found, strict=True):
@@ -178,13 +179,13 @@ def restarted() -> bool:
 
 
 def first_process() -> bool:
-    """Whether this process is the one that writes files and prints."""
+    """Whether this is the process that writes files and prints."""
     if dist.is_initialized():
         return dist.get_rank() == 0
     return _started_processes() == 1 or int(os.environ["RANK"]) == 0
 
 
 def _started_processes() -> int:
-    """How many processes torchrun started; 1 without it."""
+    """Number of processes started by torchrun; 1 without it."""
     described = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
     return int(os.environ["WORLD_SIZE"]) if described and dist.is_available() else 1

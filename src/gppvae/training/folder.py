@@ -1,4 +1,4 @@
-"""The run folder: what a run writes to disk, and what an interrupted run resumes from."""
+"""The run folder: the files of a run, from which an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from gppvae.data.world import ALONE, World
 from gppvae.training.checkpoint import read_tensors, write_json, write_tensors
 from gppvae.training.distributed import on_first, restarted
 
-# Sections of a configuration: arguments as given, settings as trained, the user's own classes, checksums of the data.
+# Sections of config.json: arguments as given, settings as trained, names of custom classes, checksums of the data.
 SECTIONS = {"given", "trained", "own", "data"}
 
 LOCK, OWNER = ".lock", ".lock.json"
-NO_CODE = ("results", "docs", "*.md")  # results and pages, on which no number depends
+NO_CODE = ("results", "docs", "*.md")  # paths in the repository that do not affect results
 
 log = logging.getLogger("gppvae")
 
 
 class RunFolder:
-    """config.json, metrics.jsonl, checkpoint.safetensors and, when done, model.safetensors.
+    """config.json, metrics.jsonl, checkpoint.safetensors and, once finished, model.safetensors.
 
     Args:
         path: of the folder.
 
     Attributes:
-        world: the processes of the run; all read the folder, the first one writes.
+        world: the processes of the run; all read the folder, only the first writes.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -52,14 +52,14 @@ class RunFolder:
     def check_unfinished(self) -> None:
         """Raise ValueError if the folder holds a finished run.
 
-        A process that torchrun restarted does not raise: the run may have finished before another worker died, in this
-        fit or in a later one of the same script. Resuming from its last checkpoint then gives the same model again.
+        A process restarted by torchrun does not raise: the run may have finished before another worker died, in this
+        fit or in a later one of the same script. Resuming from the last checkpoint then gives the same model.
         """
         if self.finished() and not restarted():
             raise ValueError(f"{self.path} already holds a finished run; choose another folder or remove it")
 
     def check_writable(self) -> None:
-        """Raise OSError unless the folder can be created or written; leaves nothing behind."""
+        """Raise OSError unless the folder can be created or written; nothing is created."""
         path = self.path.absolute()
         nearest = next(place for place in (path, *path.parents) if place.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
@@ -67,13 +67,13 @@ class RunFolder:
             raise OSError(f"expected a writable folder at {self.path}, got {reason} {nearest}; choose another one")
 
     def prepare(self, config: dict[str, Any]) -> bool:
-        """Create the folder for this configuration; True if it holds an unfinished run to resume.
+        """Create and lock the folder; True if it holds an unfinished run of this configuration to resume.
 
-        The folder is locked against other runs until `release`, or until this process ends.
+        The lock is held until `release`, or until this process ends.
 
         Raises:
-            ValueError: it holds a finished run, an unfinished one with other settings, or one that is still running.
-            OSError: it cannot be written.
+            ValueError: the folder holds a finished run, a run with other settings, or one that is still running.
+            OSError: the folder cannot be written.
         """
         return on_first(self.world, lambda: self._prepare(config))
 
@@ -91,7 +91,7 @@ class RunFolder:
             raise OSError(
                 f"expected a writable folder at {self.path}, got {error.strerror}; choose another one"
             ) from None
-        self._lock.acquire(patience=10.0 if restarted() else 0.0)
+        self._lock.acquire(timeout=10.0 if restarted() else 0.0)
         try:
             existing = self.path / CONFIG
             self.check_unfinished()
@@ -106,7 +106,7 @@ class RunFolder:
 
     def _check_same(self, existing: dict[str, Any], config: dict[str, Any]) -> None:
         old, new = existing["settings"], json.loads(json.dumps(config))
-        for section in config:  # given settings first; a file edited by hand may differ only in what was trained
+        for section in config:  # "given" comes first: its names are those that the user wrote
             for key in sorted(old[section].keys() | new[section].keys()):
                 before, now = old[section].get(key), new[section].get(key)
                 if before != now:
@@ -123,10 +123,10 @@ class RunFolder:
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return read_tensors(self.path / CHECKPOINT)
 
-    def keep_metrics(self, count: int) -> list[dict[str, Any]]:
-        """The first `count` rows of the log; rows written after the checkpoint are dropped.
+    def truncate_metrics(self, count: int) -> list[dict[str, Any]]:
+        """Keep and return the first `count` rows of metrics.jsonl; later ones were written after the checkpoint.
 
-        Rows are not flushed to disk one by one, so the last ones may be lost in a power failure.
+        Rows are not flushed to disk one by one, so a power failure may lose the last ones.
         """
         path = self.path / METRICS
         lines = path.read_bytes().splitlines()[:count] if path.exists() else []
@@ -157,10 +157,10 @@ class RunFolder:
 
 
 class FolderLock:
-    """The right to write a run into a folder.
+    """A lock on a run folder.
 
-    The system releases the lock when the process ends, however it ends, so no stale lock is ever left. A file beside it
-    says who holds it.
+    The operating system releases it when the process ends, however it ends, so no stale lock remains. A file beside it
+    names the process that holds it.
 
     Args:
         folder: to lock; it must exist when the lock is acquired.
@@ -168,19 +168,19 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # Not per thread: the thread that releases it need not be the one that acquired it.
+        # Not per thread: another thread may release it.
         self._lock = filelock.FileLock(str(folder / LOCK), thread_local=False)
 
-    def acquire(self, patience: float = 0.0) -> None:
-        """Take the lock, or raise ValueError that names its holder.
+    def acquire(self, timeout: float = 0.0) -> None:
+        """Acquire the lock, or raise a ValueError that names its holder.
 
         Args:
-            patience: seconds to wait for it.
+            timeout: seconds to wait for it.
         """
         if self._lock.is_locked:
             return
         try:
-            self._lock.acquire(timeout=patience, poll_interval=0.05)
+            self._lock.acquire(timeout=timeout, poll_interval=0.05)
         except filelock.Timeout:
             raise ValueError(
                 f"{self.folder} is being written by another run ({self._owner()}); wait for it or choose another folder"
@@ -210,7 +210,7 @@ class FolderLock:
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """config.json of a run folder; a missing, damaged or older one is one clear error."""
+    """config.json of a run folder; an error if it is missing, damaged or of another version."""
     path = Path(folder) / CONFIG
     if not path.exists():
         raise FileNotFoundError(f"expected a run folder at {folder}, found no {CONFIG} in it; check the name")
@@ -226,8 +226,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def provenance() -> dict[str, Any]:
     """Versions, commit and machine of this run.
 
-    `clean` says whether the code is exactly that of the commit; results and pages may have changed. It is None outside
-    a repository.
+    `clean` is whether the code is exactly that of the commit (results and pages may differ); None outside a repository.
     """
     packages = ("gppvae", "torch", "gpytorch", "numpy", "scipy", "pandas")
     versions = {}
@@ -248,7 +247,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _git(*words: str) -> str | None:
-    """The output of a git command in the repository of this file; None outside a repository."""
+    """Output of a git command in the repository of this file; None outside a repository."""
     here = Path(__file__).resolve().parent
     try:
         answer = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10)

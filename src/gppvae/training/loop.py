@@ -30,9 +30,9 @@ from gppvae.training.steps import Steps
 from gppvae.training.validated import BestEpoch, Validated
 
 Validate = Callable[[Inference, Epoch], Validated]
-# Predictions at a few training rows, given q(B); None where the model cannot predict yet.
-Answers = Callable[[LatentPosterior | None], Iterable[Tensor] | None]
-# Measures the model with this q(B) at held-out rows; JSON values.
+# Predictions at a few training rows, given q(B); None while the model cannot predict yet.
+Probe = Callable[[LatentPosterior | None], Iterable[Tensor] | None]
+# Evaluates the model with this q(B) at held-out rows; returns JSON values.
 Measure = Callable[[LatentPosterior], dict[str, Any]]
 
 log = logging.getLogger("gppvae")
@@ -44,14 +44,15 @@ class TrainingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Settings:
-    """How the loop runs, whatever the phases are.
+    """Settings of the loop that all phases share.
 
     Attributes:
-        seed: of order and noise.  patience: validations without improvement before a phase stops (None: never).
-        tolerance: relative margin above the best error that still counts as improvement; if it is not zero, a phase
-            that runs to its end keeps its last parameters, not those of the best error.
+        seed: of the order of rows and of the noise.
+        patience: validations without improvement before a phase stops; None never stops it.
+        tolerance: relative margin above the best error that does not count against the patience; if nonzero, a phase
+            that runs to its end keeps its last parameters, not the best ones.
         validate_every: epochs between validations.  checkpoint_seconds: minimum time between checkpoints.
-        progress: show progress.
+        progress: whether to show progress bars.
     """
 
     seed: int = 0
@@ -63,7 +64,7 @@ class Settings:
 
 
 class Seconds(NamedTuple):
-    """Wall time, and processor time of all threads of this process."""
+    """Wall time, and CPU time of all threads of this process."""
 
     wall: float
     cpu: float
@@ -80,22 +81,22 @@ class Seconds(NamedTuple):
 
 
 class Trainer:
-    """Runs phases in order over one data set, resuming from a checkpoint if the folder has one.
+    """Runs the phases in order on one data set, from a checkpoint when resuming.
 
     Args:
-        model: the model.  phases: to run.  data: all training rows, in their own order.
+        model: to train.  phases: to run.  data: all training rows, in the order of the table.
         settings: see Settings.  folder: for checkpoints and metrics, or None.
         validate: called with the current inference; see Validated.
-        answers: predictions at a few training rows; a phase whose answers are not finite fails.
+        probe: predictions at a few training rows; a phase that ends with non-finite ones fails.
         callback: called after every epoch.
-        kept: the training rows without those held out, for phases that leave them out.
+        reduced: the training rows without the held-out ones, for phases with `held_out`.
         measure: called at the end of such a phase.
 
     Attributes:
-        weights: q(B) of the last phase that ended with one.  history: metrics of every epoch.
+        weights: q(B) of the last phase that computed one.  history: metrics of every epoch.
         measured: what `measure` returned.
-        best_epoch: of the last phase with rows held out; 0 is its start, None where no epoch was the best.
-        skipped_steps: steps whose gradient was not finite.
+        best_epoch: of the last phase with held-out rows; 0 is its start, None if none was recorded.
+        skipped_steps: steps skipped because a gradient or a term of the loss was not finite.
     """
 
     def __init__(
@@ -106,58 +107,58 @@ class Trainer:
         settings: Settings,
         folder: RunFolder | None = None,
         validate: Validate | None = None,
-        answers: Answers | None = None,
+        probe: Probe | None = None,
         callback: Callback | None = None,
-        kept: Epoch | None = None,
+        reduced: Epoch | None = None,
         measure: Measure | None = None,
     ) -> None:
         self.model, self.phases, self.settings, self.folder = model, phases, settings, folder
-        self.data, self.kept, self.world = data, kept, data.world
-        self.validate, self.answers, self.callback, self.measure = validate, answers, callback, measure
+        self.data, self.reduced, self.world = data, reduced, data.world
+        self.validate, self.probe, self.callback, self.measure = validate, probe, callback, measure
         self.history: list[dict[str, Any]] = []
         self.weights: LatentPosterior | None = None
         self.measured: dict[str, Any] | None = None
         self.best_epoch: int | None = None
         self.skipped_steps = 0
-        self._before_stop = Seconds(0.0, 0.0)  # in earlier processes of this run
+        self._earlier_times = Seconds(0.0, 0.0)  # in earlier processes of this run
         self._started = Seconds.now()
-        self._saved = time.monotonic()
-        self._last: tuple[dict[str, Tensor], dict[str, Any]] | None = None  # not yet written
+        self._written_at = time.monotonic()
+        self._unwritten: tuple[dict[str, Tensor], dict[str, Any]] | None = None  # newest state
         self._phase: PhaseRun
-        self._before: tuple[dict[str, Tensor], LatentPosterior | None]  # the phase: tensors of the model, and q(B)
+        self._phase_start: tuple[dict[str, Tensor], LatentPosterior | None]  # tensors of the model, and q(B)
 
     def run(self, resume: bool = False) -> None:
-        """Train to the end; with `resume`, from the folder's checkpoint.
+        """Run all phases; with `resume`, from the checkpoint in the folder.
 
-        Whatever ends the training early (Ctrl-C too), the state after the last full epoch is written first.
+        If training ends early, by an error or Ctrl-C, the state after the last full epoch is written first.
         """
-        beginning = self._state_dict() if any(phase.restart for phase in self.phases) else {}
+        initial = self._state_dict() if any(phase.restart for phase in self.phases) else {}
         tensors, meta = self._resumed() if resume and self.folder else ({}, {})
         if self.folder and not resume:
-            self.folder.keep_metrics(0)
+            self.folder.truncate_metrics(0)
         first = int(meta.get("phase", 0))
         bars = [(p.name, p.epochs, self.rows_of(p).n_batches * p.kind.sweeps) for p in self.phases]
         with Progress(bars, self.settings.progress and self.world.first) as progress:
             for number in range(first, len(self.phases)):
                 saved = (tensors, meta) if number == first and tensors else None
-                in_the_middle = saved is not None and meta["epoch"] > 0
-                if self.phases[number].restart and not in_the_middle:
-                    self.model.load_state_dict(beginning)
+                mid_phase = saved is not None and meta["epoch"] > 0
+                if self.phases[number].restart and not mid_phase:
+                    self.model.load_state_dict(initial)
                     self.weights = None
-                self._before = self._state_dict(), self.weights
+                self._phase_start = self._state_dict(), self.weights
                 self._phase = PhaseRun(self, number, progress)
                 try:
                     self._phase.run(saved)
                 except BaseException:
-                    with contextlib.suppress(OSError):  # the error that ended the training is the useful one
-                        self._write(self._last)
+                    with contextlib.suppress(OSError):  # the error that ended training is the useful one
+                        self._write(self._unwritten)
                     raise
         if self.skipped_steps and self.world.first:
             log.warning("%d steps were skipped because a gradient was not finite", self.skipped_steps)
 
     def rows_of(self, phase: Phase) -> Epoch:
-        """The rows that a phase trains on, in their own order."""
-        return self.kept if phase.held_out and self.kept is not None else self.data
+        """The rows that a phase trains on, in the order of the table."""
+        return self.reduced if phase.held_out and self.reduced is not None else self.data
 
     def _resumed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         assert self.folder is not None
@@ -166,21 +167,17 @@ class Trainer:
             check_numbers(meta, len(self.phases))
             own = self.model.state_dict()
             check_finite(tensors, with_prefix("model", own) | with_prefix("best.model", own))
-            self.history = self.folder.keep_metrics(meta["metrics"])
-            self._before_stop, self.skipped_steps = Seconds(meta["seconds"], meta["cpu_seconds"]), meta["skipped"]
+            self.history = self.folder.truncate_metrics(meta["metrics"])
+            self._earlier_times, self.skipped_steps = Seconds(meta["seconds"], meta["cpu_seconds"]), meta["skipped"]
             self.model.load_state_dict(under("model", tensors))
             self.measured, self.best_epoch = meta["measured"], meta["best_epoch"]
             carried = {name: value.to(self.model.prior.device) for name, value in under("carried", tensors).items()}
             self.weights = LatentPosterior.from_tensors(carried) if carried else None
         return tensors, meta
 
-    def seconds(self) -> float:
-        """Wall time of the training so far."""
-        return self.times().wall
-
     def times(self) -> Seconds:
-        """Wall time and processor time of the training so far, interrupted runs included."""
-        return self._before_stop + (Seconds.now() - self._started)
+        """Wall time and CPU time of training so far, earlier interrupted runs included."""
+        return self._earlier_times + (Seconds.now() - self._started)
 
     def log(self, row: dict[str, Any]) -> None:
         self.history.append(row)
@@ -191,10 +188,10 @@ class Trainer:
             self.callback.on_epoch(row["phase"], len(self.history), metrics)
 
     def checkpoint(self, state: dict[str, Tensor], meta: dict[str, Any], due: bool) -> None:
-        """Keep this state as the last good one, and write it when due or when enough time has passed.
+        """Keep this state as the newest; write it if due or if the last one was written long enough ago.
 
         Args:
-            state: of the phase, beside the model's.  meta: phase and epoch to resume at, and other numbers of it.
+            state: tensors of the phase; those of the model are added.  meta: phase and epoch to resume at, counters.
         """
         if not self.folder:
             return
@@ -202,57 +199,54 @@ class Trainer:
         if self.weights is not None:
             tensors |= with_prefix("carried", self.weights.tensors())
         times = self.times()
-        self._last = (
-            tensors,
-            meta
-            | {
-                "metrics": len(self.history),
-                "skipped": self.skipped_steps,
-                "measured": self.measured,
-                "best_epoch": self.best_epoch,
-                "seconds": times.wall,
-                "cpu_seconds": times.cpu,
-            },
-        )
-        if due or time.monotonic() - self._saved >= self.settings.checkpoint_seconds:
-            self._write(self._last)
+        meta = meta | {
+            "metrics": len(self.history),
+            "skipped": self.skipped_steps,
+            "measured": self.measured,
+            "best_epoch": self.best_epoch,
+            "seconds": times.wall,
+            "cpu_seconds": times.cpu,
+        }
+        self._unwritten = tensors, meta
+        if due or time.monotonic() - self._written_at >= self.settings.checkpoint_seconds:
+            self._write(self._unwritten)
 
     def _write(self, kept: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
         if self.folder and kept:
             self.folder.save_checkpoint(*kept)
-            self._saved, self._last = time.monotonic(), None
+            self._written_at, self._unwritten = time.monotonic(), None
 
     def _state_dict(self) -> dict[str, Tensor]:
-        """Copies of the model's current tensors; tensors that are not trained are not copied."""
+        """The model's current tensors; those that are trained are copied, since they will change."""
         fixed = {p.data_ptr() for p in self.model.parameters() if not p.requires_grad}
         state = self.model.state_dict()
         return {name: value if value.data_ptr() in fixed else value.clone() for name, value in state.items()}
 
     # -- after a failure
 
-    def answers_are_finite(self, weights: LatentPosterior | None) -> bool | None:
-        """Whether the model's answers at a few training rows are finite; None when it cannot answer yet."""
-        found = None if self.answers is None else self.answers(weights)
-        return None if found is None else all(bool(answer.isfinite().all()) for answer in found)
+    def predictions_are_finite(self, weights: LatentPosterior | None) -> bool | None:
+        """Whether predictions at a few training rows are finite; None while the model cannot predict yet."""
+        found = None if self.probe is None else self.probe(weights)
+        return None if found is None else all(bool(tensor.isfinite().all()) for tensor in found)
 
     def fall_back(self) -> bool:
-        """After a TrainingError: restore the last state with finite answers. False if there is none."""
-        for restore in (self._phase.take_last_good, self._take_before):
+        """After a TrainingError: restore the last state with finite predictions. False if there is none."""
+        for restore in (self._phase.restore_last_good, self._restore_phase_start):
             with torch.no_grad(), contextlib.suppress(torch.linalg.LinAlgError, TrainingError):
                 weights = restore()
-                if self.answers_are_finite(weights):
+                if self.predictions_are_finite(weights):
                     self.weights = weights
                     return True
         return False
 
-    def _take_before(self) -> LatentPosterior | None:
-        state, weights = self._before
+    def _restore_phase_start(self) -> LatentPosterior | None:
+        state, weights = self._phase_start
         self.model.load_state_dict(state)
         return weights
 
 
 class PhaseRun:
-    """One running phase: its inference, optimiser, average and best state."""
+    """One phase while it runs: its inference, optimiser, running average and best state."""
 
     def __init__(self, trainer: Trainer, number: int, progress: Progress) -> None:
         self.trainer, self.number, self.progress = trainer, number, progress
@@ -265,11 +259,11 @@ class PhaseRun:
         for name, parameters in groups.items():
             for parameter in parameters:
                 parameter.requires_grad_(name in self.trained)
-        self.restore_grad = [p for parameters in groups.values() for p in parameters]
+        self.all_parameters = [p for parameters in groups.values() for p in parameters]
         self.parameters = [p for parameters in self.trained.values() for p in parameters]
         networks = [model.autoencoder.encoder, model.autoencoder.decoder]
         options = optimizer_groups(self.phase, self.trained, networks)
-        self.optimizer = torch.optim.AdamW(options, lr=1.0, fused=True)  # Adam where there is no decay
+        self.optimizer = torch.optim.AdamW(options, lr=1.0, fused=True)  # without weight decay, this is Adam
         self.average = RunningAverage(self.parameters, self.phase.average) if self.phase.average else None
         self.best = BestEpoch(trainer.settings.patience, trainer.settings.tolerance)
         self.steps = Steps()
@@ -284,27 +278,27 @@ class PhaseRun:
     def _run(self, saved: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
         trainer = self.trainer
         first = self._load(*saved) if saved else 0
-        # All processes start from the same numbers, even if machines draw or restore them differently.
+        # All processes start from the same values, even if machines draw or restore them differently.
         trainer.world.broadcast_([*trainer.model.state_dict().values(), *self.inference.state_dict().values()])
         self.progress.phase(self.number, first)
         self.inference.start(replace(self.data, seed=None), trainer.weights)
-        if self._takes_best and first == 0:
+        if self._records_best_epoch and first == 0:
             trainer.best_epoch = None
             self.best.start = self._validate(0).errors
         done, last = first, self._last_epoch()
         while done < last and not self.best.out_of_patience:
             seed = derive_seed(trainer.settings.seed, self.number, done)
             epoch = replace(self.data, seed=seed, tick=self.progress.tick)
-            with self._with_tensors_of_others() if saved and done == first else contextlib.nullcontext():
+            with self._blame_checkpoint() if saved and done == first else contextlib.nullcontext():
                 self._epoch(epoch, done)
             done += 1
-            self._remember(done)
+            self._keep_last_good(done)
             meta = {"phase": self.number, "epoch": done} | self.best.to_json() | self.steps.to_json()
             trainer.checkpoint(self._state(), meta, due=False)
         self._finish()
 
     def _last_epoch(self) -> int:
-        """How many epochs the phase runs for, if patience does not end it."""
+        """Number of epochs of the phase, unless patience ends it earlier."""
         phase, trainer = self.phase, self.trainer
         if not phase.until_best or trainer.best_epoch is None:
             return phase.epochs
@@ -314,8 +308,8 @@ class PhaseRun:
         return last
 
     @contextlib.contextmanager
-    def _with_tensors_of_others(self) -> Iterator[None]:
-        """In the first epoch after a checkpoint, mismatched tensors are blamed on the checkpoint."""
+    def _blame_checkpoint(self) -> Iterator[None]:
+        """In the first epoch after resuming, report tensors that do not match as a damaged checkpoint."""
         try:
             yield
         except (TrainingError, torch.linalg.LinAlgError, torch.cuda.OutOfMemoryError):
@@ -325,8 +319,8 @@ class PhaseRun:
             with checked_content(self.trainer.folder.path / CHECKPOINT):
                 raise error
 
-    def _remember(self, done: int) -> None:
-        """Keep the current parameters if they are finite; a finite gradient may still give an infinite step."""
+    def _keep_last_good(self, done: int) -> None:
+        """Keep the current parameters as the last good ones; a finite gradient may still give an infinite step."""
         learned = [*self._parameter_values(), *self.parameters, *self.inference.state_dict().values()]
         if not all(bool(value.isfinite().all()) for value in learned):
             raise TrainingError(self._stop_message(f"a parameter was not finite after epoch {done}"))
@@ -336,16 +330,16 @@ class PhaseRun:
     def _parameter_values(self) -> list[Tensor]:
         return self.average.values if self.average else [parameter.detach() for parameter in self.parameters]
 
-    def take_last_good(self) -> LatentPosterior | None:
-        """Restore the parameters after the last good epoch of this phase; returns their q(B)."""
+    def restore_last_good(self) -> LatentPosterior | None:
+        """Restore the parameters after the last good epoch of this phase; returns q(B) there."""
         if self.last_good is None:
-            raise TrainingError("no epoch of this phase was good")
+            raise TrainingError("no epoch of this phase ended with finite parameters")
         parameters, state = self.last_good
         for name, value in state.items():
             assign(self.inference, name, value)
         for parameter, value in zip(self.parameters, parameters, strict=True):
             parameter.copy_(value)
-        self._train_all_again()
+        self._unfreeze()
         weights = self.inference.weights(replace(self.data, seed=None))
         return weights if weights is not None else self.trainer.weights
 
@@ -367,7 +361,7 @@ class PhaseRun:
         logged = {name: float(value) / max(seen, 1) for name, value in sums.items()}
         logged["loss"] = sum(logged.values())
         shown = {"loss": logged["loss"]}
-        if self._judged and ((done + 1) % self.trainer.settings.validate_every == 0):
+        if self._can_validate and ((done + 1) % self.trainer.settings.validate_every == 0):
             validated = self._validate(done + 1).shown
             logged |= validated
             shown |= validated
@@ -375,7 +369,7 @@ class PhaseRun:
         self.progress.epoch(done + 1, shown, {name: logged[name] for name in sums})
 
     def _step(self, terms: LossTerms, progress: float) -> dict[str, Tensor]:
-        """Step the groups that do not wait; returns the terms, summed over processes."""
+        """One optimiser step on the groups that do not wait; returns the terms, summed over processes."""
         self._set_rates(progress, terms.gathered)
         if all(p.grad is None for p in self.parameters):
             raise TrainingError(
@@ -386,7 +380,7 @@ class PhaseRun:
         with _without_gradients([p for name in terms.waiting for p in self.trained.get(name, [])]):
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             self.trainer.world.sum_([*gradients, *values.values()])
-            # The sum of a tensor is finite only if all its entries are: one number to check per tensor.
+            # A sum is finite only if all entries are: one number to check per tensor.
             sums = [gradient.sum() for gradient in gradients]
             if all(math.isfinite(float(value)) for value in (*values.values(), *sums)):
                 self.steps.count_good()
@@ -404,7 +398,7 @@ class PhaseRun:
     def _set_rates(self, progress: float, gathered: int) -> None:
         """Learning rates at `progress` in [0, 1) through the phase.
 
-        They are per batch: a step of kernel and noise that stands for several batches is that many times larger.
+        Rates are per batch: a step of kernel and noise for several batches has its rate multiplied by their number.
         """
         rate = self.phase.rate(progress)
         for group in self.optimizer.param_groups:
@@ -412,8 +406,8 @@ class PhaseRun:
 
     def _stop_message(self, what: str) -> str:
         folder = self.trainer.folder
-        kept = folder is not None and (self.last_good or (folder.path / CHECKPOINT).exists())
-        where = f"the last good state is in {folder.path}" if folder and kept else "no state was saved"
+        saved = folder is not None and (self.last_good or (folder.path / CHECKPOINT).exists())
+        where = f"the last good state is in {folder.path}" if folder and saved else "no state was saved"
         return (
             f"training stopped in phase {self.phase.name!r} because {what}; {where}; "
             "try a lower learning rate or a larger pixel_var"
@@ -425,50 +419,50 @@ class PhaseRun:
             self.average.swap()
         validated = self.trainer.validate(self.inference, replace(self.data, seed=None))
         if self.best.improved_by(validated.errors):
-            self.best.state = {name: tensor.clone() for name, tensor in self._learned().items()}
+            tensors = with_prefix("model", self.trainer.model.state_dict())
+            tensors |= with_prefix("inference", self.inference.state_dict())
+            self.best.state = {name: tensor.clone() for name, tensor in tensors.items()}
             self.trainer.best_epoch = done
         if self.average:
             self.average.swap()
         return validated
 
     @property
-    def _judged(self) -> bool:
-        """Whether this phase can be validated; the held-out rows are training rows in phases without hold-out."""
-        return self.trainer.validate is not None and (self.phase.held_out or self.trainer.kept is None)
+    def _can_validate(self) -> bool:
+        """Whether this phase can be validated: phases without `held_out` train on the held-out rows."""
+        return self.trainer.validate is not None and (self.phase.held_out or self.trainer.reduced is None)
 
     @property
-    def _takes_best(self) -> bool:
-        """Whether the best epoch of this phase decides how long a later one goes."""
-        return self._judged and self.phase.held_out and any(phase.until_best for phase in self.trainer.phases)
+    def _records_best_epoch(self) -> bool:
+        """Whether the best epoch of this phase decides the length of a later one."""
+        return self._can_validate and self.phase.held_out and any(phase.until_best for phase in self.trainer.phases)
 
     def _finish(self) -> None:
-        """Load the averaged or best parameters, condition q(B), and save."""
+        """Load the averaged or best parameters, compute q(B), and write a checkpoint."""
         if self.steps.bad > self.steps.total // 2:
             raise TrainingError(self._stop_message(f"{self.steps.bad} of {self.steps.total} gradients were not finite"))
         if self.average:
             self.average.swap()
-        keeps_last = self.trainer.settings.tolerance > 0.0 and not self._takes_best and not self.best.out_of_patience
+        keeps_last = (
+            self.trainer.settings.tolerance > 0.0 and not self._records_best_epoch and not self.best.out_of_patience
+        )
         if self.best.state and not keeps_last:
             self.trainer.model.load_state_dict(under("model", self.best.state))
             self.inference.load_state_dict(under("inference", self.best.state))
         weights = self.inference.weights(replace(self.data, seed=None))
         weights = weights if weights is not None else self.trainer.weights
-        if self.trainer.answers_are_finite(weights) is False:
+        if self.trainer.predictions_are_finite(weights) is False:
             raise TrainingError(self._stop_message("predictions at training rows were not finite at its end"))
         self.trainer.weights = None if weights is None else weights.as_stored()
-        self._train_all_again()
+        self._unfreeze()
         if self.phase.held_out and self.trainer.measure is not None and self.trainer.weights is not None:
             self.trainer.measured = self.trainer.measure(self.trainer.weights)
         meta = {"phase": self.number + 1, "epoch": 0} | BestEpoch().to_json() | Steps().to_json()
         self.trainer.checkpoint({}, meta, due=True)
 
-    def _train_all_again(self) -> None:
-        for parameter in self.restore_grad:
+    def _unfreeze(self) -> None:
+        for parameter in self.all_parameters:
             parameter.requires_grad_(True)
-
-    def _learned(self) -> dict[str, Tensor]:
-        model, inference = self.trainer.model.state_dict(), self.inference.state_dict()
-        return with_prefix("model", model) | with_prefix("inference", inference)
 
     def _state(self) -> dict[str, Tensor]:
         state = with_prefix("inference", self.inference.state_dict())
@@ -495,10 +489,10 @@ class PhaseRun:
 
 @contextlib.contextmanager
 def _without_gradients(parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Inside the context these parameters have no gradient, so that the optimiser skips them; theirs come back."""
-    kept = [parameter.grad for parameter in parameters]
+    """Hide the gradients of these parameters, so that the optimiser skips them; they are restored afterwards."""
+    gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None
     yield
-    for parameter, gradient in zip(parameters, kept, strict=True):
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient

@@ -1,4 +1,4 @@
-"""The parameters that a phase trains, by group, and checks of the order of phases."""
+"""Parameter groups of a phase, and checks of the order of phases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gppvae.models.gppvae import GPPriorVAE
 
 
 def make_inference(phase: Phase, model: GPPriorVAE, seed: int) -> Inference:
-    """A new inference; its random starting values come from the seed."""
+    """A new inference, its random initial values drawn from the seed."""
     inference = phase.kind(model, **phase.options)
     inference.initialise(torch.Generator().manual_seed(seed))
     return inference
@@ -35,24 +35,24 @@ def parameter_groups(model: GPPriorVAE, inference: Inference) -> dict[str, list[
 def optimizer_groups(
     phase: Phase, trained: dict[str, list[nn.Parameter]], networks: list[nn.Module]
 ) -> list[dict[str, Any]]:
-    """Trained parameters with their rates; weight decay is for the networks, not for the noise of the likelihood.
+    """Parameter groups for the optimiser; weight decay applies to the networks, not to the noise of the likelihood.
 
-    Parameters with the same settings share a group, since the optimiser has a cost per group.
+    Parameters with the same settings share a group, since every group has a cost.
     """
     decayed = {id(p) for network in networks for p in network.parameters()}
-    alike: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
+    by_options: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for name, parameters in trained.items():
         for parameter in parameters:
             decay = phase.weight_decay if id(parameter) in decayed else 0.0
-            alike.setdefault((phase.lr[name], decay, name in ("prior", "noise")), []).append(parameter)
+            by_options.setdefault((phase.lr[name], decay, name in ("prior", "noise")), []).append(parameter)
     return [
         {"params": members, "base": base, "weight_decay": decay, "prior": prior}
-        for (base, decay, prior), members in alike.items()
+        for (base, decay, prior), members in by_options.items()
     ]
 
 
 def check_phases(phases: list[Phase]) -> None:
-    """Raise ValueError unless some phase ends with q(B), and every phase that needs one comes after it."""
+    """Raise ValueError unless some phase computes q(B), before every phase that needs one."""
     conditioned = False
     for phase in phases:
         kind = phase.kind

@@ -1,4 +1,4 @@
-"""Progress: bars that fit into 80 characters in a terminal, and a line every ten seconds in a log."""
+"""Progress bars of 80 characters in a terminal; elsewhere a line of text every ten seconds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.progress import Progress as RichProgress
 
 Self = TypeVar("Self", bound="_Bars")
 LOG_SECONDS = 10.0
-OTHER_COLUMNS = 50  # characters of a phase's line that are not values of the loss
+OTHER_COLUMNS = 50  # characters of a bar apart from the loss and its terms
 
 
 class _Bars:
-    """Bars on stderr in a terminal; lines, at most one every LOG_SECONDS, elsewhere.
+    """Bars on stderr if it is a terminal; otherwise lines, at most one every LOG_SECONDS.
 
     Args:
         enabled: False shows nothing.  columns: of a bar.
@@ -39,7 +39,7 @@ class _Bars:
         self._bar.stop()
 
     def _line(self, text: str, last: bool = False) -> None:
-        """Print a line where there are no bars, if one is due or it is the last."""
+        """Where there are no bars, print a line if one is due or this is the last."""
         now = time.monotonic()
         if self.enabled and not self.live and (last or now - self._last_line > LOG_SECONDS):
             print(text, file=sys.stderr, flush=True)
@@ -75,7 +75,7 @@ class Progress(_Bars):
         return self
 
     def phase(self, number: int, done_epochs: int) -> None:
-        """Begin (or resume) phase `number`."""
+        """Start or resume phase `number`."""
         self._current, self._valid = number, None
         ticks = max(1, self.phases[number][2])
         self._bar.start_task(self._tasks[number])
@@ -85,11 +85,11 @@ class Progress(_Bars):
         self._bar.advance(self._tasks[self._current])
 
     def epoch(self, done: int, values: dict[str, float], terms: dict[str, float]) -> None:
-        """An epoch of the current phase is done.
+        """An epoch of the current phase has ended.
 
         Args:
-            values: the loss, and errors on validation data where it was validated.
-            terms: of the loss; shown where the terminal is wide enough.
+            values: the loss, and validation errors if the epoch was validated.
+            terms: of the loss; shown if the terminal is wide enough.
         """
         name, epochs, ticks = self.phases[self._current]
         self._valid = next((value for key, value in values.items() if key.startswith("valid")), self._valid)
@@ -100,7 +100,7 @@ class Progress(_Bars):
 
 
 def shown_values(loss: float, valid: float | None, terms: dict[str, float], width: int) -> str:
-    """Loss, validation and as many terms of the loss as fit, in columns of fixed width."""
+    """Loss, validation error and as many terms of the loss as fit, in columns of fixed width."""
     parts = [f"loss {_number(loss)}", f"valid {_number(valid)}"]
     for name, value in terms.items():
         part = f"{name} {_number(value)}"
@@ -111,7 +111,7 @@ def shown_values(loss: float, valid: float | None, terms: dict[str, float], widt
 
 
 def _number(value: float | None) -> str:
-    """Up to four digits, as many as fit into nine characters."""
+    """With up to four digits, as many as fit into nine characters."""
     if value is None:
         return " " * 9
     texts = (f"{value:.{digits}g}" for digits in (4, 3, 2, 1))
@@ -119,7 +119,7 @@ def _number(value: float | None) -> str:
 
 
 class RowProgress(_Bars):
-    """Shows how far a pass over rows has come.
+    """Shows the progress of a pass over rows.
 
     Args:
         what: name of the task.  enabled: False shows nothing.
@@ -136,7 +136,7 @@ class RowProgress(_Bars):
         self._task: TaskID | None = None
 
     def update(self, done: int, total: int) -> None:
-        """`done` of `total` rows are done; another pass starts again."""
+        """Show `done` of `total` rows."""
         if self._task is None:
             self._task = self._bar.add_task(self.what, total=total)
         self._bar.update(self._task, completed=done, total=total)

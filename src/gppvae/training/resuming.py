@@ -1,4 +1,4 @@
-"""What a checkpoint holds beside plain tensors: states of the optimiser, buffers of any size, numbers."""
+"""Restoring from a checkpoint: optimiser state, buffers of any size, counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an Adam optimiser as tensors, by the number of the parameter and the name of the entry."""
+    """State of an Adam optimiser as tensors, by number of the parameter and name of the entry."""
     state = optimizer.state_dict()["state"]
     return {f"{number}.{name}": value for number, entry in state.items() for name, value in entry.items()}
 
@@ -18,7 +18,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def load_optimizer(
     optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], tensors: dict[str, Tensor]
 ) -> None:
-    """Restore what `optimizer_tensors` gave; ValueError unless it fits the parameters."""
+    """Restore the state from `optimizer_tensors`; ValueError unless it matches the parameters."""
     entries: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         number, key = name.split(".", 1)
@@ -33,12 +33,12 @@ def load_optimizer(
         for name in state.keys() - {"step"}:
             if state[name].shape != parameter.shape or state[name].dtype != parameter.dtype:
                 raise ValueError(f"{name} of the optimiser has shape {tuple(state[name].shape)}")
-            # The fused step reads memory in order: moments need the memory layout of their parameter.
+            # The fused step reads memory in order, so moments need the memory layout of their parameter.
             state[name] = torch.empty_like(parameter).copy_(state[name])
 
 
 def assign(module: nn.Module, name: str, value: Tensor) -> None:
-    """Set the values of a parameter, or a buffer, whose shape may differ from the new one."""
+    """Set a parameter or a buffer by its name; the shape of a buffer may change."""
     path, _, last = name.rpartition(".")
     owner = module.get_submodule(path)
     current = getattr(owner, last)
@@ -54,7 +54,7 @@ def assign(module: nn.Module, name: str, value: Tensor) -> None:
 
 
 def check_numbers(meta: dict[str, Any], n_phases: int) -> None:
-    """Raise ValueError unless the numbers that training resumes from are valid."""
+    """Raise ValueError unless the counters and metadata of a checkpoint are valid."""
     best_epoch = meta["best_epoch"]
     valid = {name: _is_count(meta[name]) for name in ("epoch", "metrics", "skipped", "stale", "steps", "bad_steps")}
     valid |= {

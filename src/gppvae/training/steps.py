@@ -1,18 +1,18 @@
-"""How many steps of a phase were skipped, and when these are too many."""
+"""Count of skipped steps in a phase, and the limits at which it stops."""
 
 from __future__ import annotations
 
 from typing import Any
 
-MAX_BAD_STEPS = 10  # in a row; also the least number that a phase may have in total
-MAX_BAD_SHARE = 0.1  # of the steps of a phase, where that is more
+MAX_BAD_STEPS = 10  # in a row; any phase may have this many in total
+MAX_BAD_SHARE = 0.1  # of the steps of a phase, if that is more
 
 
 class Steps:
-    """Steps of a phase; a bad one was skipped because a term of the loss, or a gradient, was not finite.
+    """Steps of a phase; bad ones were skipped because a term of the loss or a gradient was not finite.
 
     Attributes:
-        total: steps so far.  bad: how many of them were skipped.
+        total: number of steps so far.  bad: number of skipped ones.
     """
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class Steps:
         self._bad_in_a_row = 0
 
     def count_bad(self, terms: list[str]) -> str | None:
-        """Count a step that was skipped; returns why the phase must stop, or None if it may go on.
+        """Count a skipped step; returns the reason to stop the phase, or None to continue.
 
         Args:
-            terms: of the loss that were not finite; none where only a gradient was not.
+            terms: of the loss that were not finite; empty if only a gradient was not.
         """
         self.total += 1
         self.bad += 1
@@ -42,5 +42,5 @@ class Steps:
         return {"steps": self.total, "bad_steps": self.bad}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Go on from the numbers of a checkpoint."""
+        """Restore the counters of a checkpoint."""
         self.total, self.bad = saved["steps"], saved["bad_steps"]

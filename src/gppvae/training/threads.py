@@ -1,4 +1,4 @@
-"""How many threads torch uses."""
+"""The number of threads of torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextlib.contextmanager
 def limited_threads(n: int | None) -> Iterator[None]:
-    """`n` threads inside the context; None changes nothing."""
+    """Use `n` threads in the block; None changes nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(n or before)
     try:
@@ -20,5 +20,5 @@ def limited_threads(n: int | None) -> Iterator[None]:
 
 
 def one_thread() -> contextlib.AbstractContextManager[None]:
-    """One thread: small networks gain nothing from more, and results do not depend on the number of cores."""
+    """Use one thread: small networks gain nothing from more, and results do not depend on the number of cores."""
     return limited_threads(1)

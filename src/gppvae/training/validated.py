@@ -1,4 +1,4 @@
-"""Errors at rows that are not trained on, and how they decide how long a phase trains."""
+"""Validation errors, and early stopping of a phase by them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gppvae.training.checkpoint import under, with_prefix
 
 @dataclass(frozen=True)
 class Validated:
-    """Errors at rows that are not trained on.
+    """Errors at validation rows.
 
     Attributes:
         shown: by name, for the log, in the unit of the data.
-        errors: (rows,) float64, of each row, such that their mean is to be minimised; values are measured in the
-            likelihood's units, so that no unit decides. Empty where nothing can be validated.
+        errors: of each row, (rows,) float64, in the units of the likelihood, so that the unit of the data does not
+            matter; their mean is minimised. Empty if nothing can be validated.
     """
 
     shown: dict[str, float]
@@ -32,25 +32,25 @@ class Validated:
 
 
 def clearly_less(errors: Tensor, before: Tensor) -> bool:
-    """Whether errors (rows,) are less than those of the same rows before, by more than chance would make them.
+    """Whether errors, (rows,), are significantly less than those of the same rows before.
 
-    The mean gain of a row must exceed its standard error, std(gains) / sqrt(rows).
+    The mean gain must exceed its standard error: mean(gains) > std(gains) / sqrt(rows).
     """
     gains = before - errors
     return len(gains) > 1 and float(gains.mean()) > float(gains.std()) / math.sqrt(len(gains))
 
 
 class BestEpoch:
-    """The epoch of a phase with the least error, and the patience with those after it.
+    """The epoch of a phase with the least validation error, and early stopping.
 
     Args:
-        patience: validations without improvement before the phase stops; with None no epoch is the best.
-        tolerance: relative margin above the least error up to which a validation does not count against the patience.
+        patience: validations without improvement before the phase stops; with None no best epoch is recorded.
+        tolerance: relative margin above the least error within which a validation does not count against the patience.
 
     Attributes:
-        error: the least error so far, the mean over rows.  stale: validations that counted against the patience since.
-        state: tensors at the best epoch, for the caller to set.
-        start: errors of the rows at the start, on which the best epoch must clearly improve; None where it need not.
+        error: the least mean error so far.  stale: validations since then that count against the patience.
+        state: tensors at the best epoch, set by the caller.
+        start: errors of the rows at the start, on which the best epoch must clearly improve; None for no condition.
     """
 
     def __init__(self, patience: int | None = None, tolerance: float = 0.0) -> None:
@@ -60,7 +60,7 @@ class BestEpoch:
         self.start: Tensor | None = None
 
     def improved_by(self, errors: Tensor) -> bool:
-        """Whether errors of the rows, (rows,), are the least so far; counts them against the patience otherwise."""
+        """Whether the mean of these errors, (rows,), is the least so far; if not, it counts against the patience."""
         if self.patience is None or not len(errors):
             return False
         mean = float(errors.mean())
@@ -75,13 +75,13 @@ class BestEpoch:
         return self.patience is not None and self.stale > self.patience
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds beside `to_json`."""
+        """Tensors for a checkpoint, beside `to_json`."""
         return with_prefix("best", self.state) | ({} if self.start is None else {"started": self.start})
 
     def to_json(self) -> dict[str, Any]:
         return {"best": self.error, "stale": self.stale}
 
     def load(self, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
-        """Go on from what a checkpoint holds."""
+        """Restore from a checkpoint."""
         self.state, self.start = under("best", tensors), tensors.get("started")
         self.error, self.stale = float(saved["best"]), saved["stale"]

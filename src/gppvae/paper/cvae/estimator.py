@@ -84,7 +84,7 @@ class CVAE(Estimator):
         check = None if validation is None else self._validator(model.autoencoder, *validation)
         self._train(model, phases, data, rows, folder, check, progress, checkpoint_seconds)
         self.model_ = model
-        self._keep(folder)
+        self._save_run(folder)
         return self
 
     def _validator(self, model: Autoencoder, samples: Any, table: Any) -> Validate:
