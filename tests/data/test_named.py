@@ -126,7 +126,7 @@ def test_patterns_leave_out_what_the_kernel_reads() -> None:
     ("samples", "told"),
     [
         (["gene_a", "gene_q"], "got 'gene_q', which matches none; did you mean 'gene_"),
-        ("nothing", "got 'nothing', which fits none"),
+        ("nothing", "got 'nothing', which matches none"),
         (["gene_a", "note"], "column 'note' must be numeric to be part of a sample, got 'text' in row 0"),
         (["gene_a", "age"], "got column 'age' as both"),
     ],
