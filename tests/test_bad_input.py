@@ -227,7 +227,7 @@ def test_vectors_for_a_convolutional_network(folder: Path) -> None:
 
 def test_one_row_per_id_leaves_none_for_validation(folder: Path) -> None:
     rewrite(folder, lambda t: t.assign(spot=[f"s{n}" for n in range(len(t))]))
-    assert "give validation data of their own" in fit(folder, "--validation-fraction", "0.2")
+    assert "give separate validation data" in fit(folder, "--validation-fraction", "0.2")
 
 
 # -- output folders

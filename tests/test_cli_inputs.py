@@ -124,7 +124,7 @@ def test_fit_and_predict_from_an_h5ad_file(folder: Path, tmp_path: Path) -> None
     ("words", "told"),
     [
         (["rows.csv"], "expected samples, got neither --data nor --samples; name a file"),
-        (["v.csv", "--samples", "gen_*"], "got 'gen_*', which fits none; did you mean 'gene_"),
+        (["v.csv", "--samples", "gen_*"], "got 'gen_*', which matches none; did you mean 'gene_"),
         (["v.csv", "--samples", "*"], "column 'note' must be numeric to be part of a sample"),
         (["v.csv", "--samples", "age"], "got column 'age' as both"),
         (

@@ -46,8 +46,8 @@ def test_headers(content: str, columns: list[str], tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("a|b\n1|2\n", r"separated by commas, tabs or semicolons in .*a\.csv, got '\|'; save it"),
-        ("a;b,c\n1;2,3\n", r"one separator in .*a\.csv, got a header line that can be cut at ',' and at ';'"),
-        ("a,b,a\n1,2,3\n", r"column names that differ in .*a\.csv, got 'a' twice; rename one"),
+        ("a;b,c\n1;2,3\n", r"one separator in .*a\.csv, got a header line that can be split at ',' and at ';'"),
+        ("a,b,a\n1,2,3\n", r"unique column names in .*a\.csv, got 'a' twice; rename one"),
         (b"a,b\n1,\0\n", r"a\.csv, got a NUL byte in line 2"),
         ("a,b\n1,2\n".encode("utf-16"), r"a\.csv, got UTF-16; save it as UTF-8"),
         ("n\u00e4me,b\n1,2\n".encode("latin-1"), r"a\.csv, got text that is not UTF-8 in line 1; save it as UTF-8"),

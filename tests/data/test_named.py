@@ -125,8 +125,8 @@ def test_patterns_leave_out_what_the_kernel_reads() -> None:
 @pytest.mark.parametrize(
     ("samples", "told"),
     [
-        (["gene_a", "gene_q"], "got 'gene_q', which fits none; did you mean 'gene_"),
-        ("nothing", "got 'nothing', which fits none"),
+        (["gene_a", "gene_q"], "got 'gene_q', which matches none; did you mean 'gene_"),
+        ("nothing", "got 'nothing', which matches none"),
         (["gene_a", "note"], "column 'note' must be numeric to be part of a sample, got 'text' in row 0"),
         (["gene_a", "age"], "got column 'age' as both"),
     ],
@@ -167,7 +167,7 @@ def test_named_values_are_found_by_name_whatever_their_order(model: GPPVAE) -> N
 
 
 def test_a_name_that_stands_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="names of values that differ, got 'a' twice; rename one"):
+    with pytest.raises(ValueError, match="unique names of values, got 'a' twice; rename one"):
         Samples(pd.DataFrame(np.zeros((3, 2)), columns=["a", "a"]))
 
 

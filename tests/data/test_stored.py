@@ -13,7 +13,7 @@ import torch
 
 from gppvae.data import arrays, stored
 from gppvae.data.arrays import Samples
-from gppvae.data.batches import LEAST_AHEAD, Epoch, batch_order, read_ahead
+from gppvae.data.batches import MIN_AHEAD, Epoch, batch_order, read_ahead
 from gppvae.data.stored import ChunkReader
 from gppvae.data.table import Rows
 from gppvae.data.world import OneProcess
@@ -183,12 +183,12 @@ def test_reading_ahead_is_ahead_and_bounded() -> None:
 def test_one_thread_reads_several_batches_ahead() -> None:
     started: list[int] = []
     batches = read_ahead(lambda key: started.append(key), range(100), 1)
-    for _ in range(LEAST_AHEAD):
+    for _ in range(MIN_AHEAD):
         next(batches)
     ends = time.monotonic() + 10
-    while len(started) < 2 * LEAST_AHEAD and time.monotonic() < ends:  # while nothing is asked for
+    while len(started) < 2 * MIN_AHEAD and time.monotonic() < ends:  # while nothing is asked for
         time.sleep(0.01)
-    assert started == list(range(2 * LEAST_AHEAD))
+    assert started == list(range(2 * MIN_AHEAD))
     batches.close()
 
 

@@ -33,12 +33,12 @@ def test_take_keeps_the_order_asked_for() -> None:
     [
         ([1, 2], TypeError, "DataFrame or a dict of columns, got list"),
         ({}, ValueError, "at least one column"),
-        ({"a": [1, 2], "b": [1]}, ValueError, r"one length, got \{'a': 2, 'b': 1\}"),
+        ({"a": [1, 2], "b": [1]}, ValueError, r"equal length, got \{'a': 2, 'b': 1\}"),
         ({"a": [[1, 2], [3, 4]]}, ValueError, r"'a' must be one-dimensional, got shape \(2, 2\)"),
         ({"a": 3}, ValueError, r"'a' must be one-dimensional, got shape \(\)"),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), ValueError, "column names that differ, got 'a' twice"),
-        (pd.DataFrame([[1, 2]], columns=["1", 1]), ValueError, "column names that differ, got '1' twice"),
-        ({1: [0], "1": [0]}, ValueError, "column names that differ, got '1' twice"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), ValueError, "unique column names, got 'a' twice"),
+        (pd.DataFrame([[1, 2]], columns=["1", 1]), ValueError, "unique column names, got '1' twice"),
+        ({1: [0], "1": [0]}, ValueError, "unique column names, got '1' twice"),
         (pd.DataFrame(index=[0, 1]), ValueError, "at least one column"),
     ],
 )

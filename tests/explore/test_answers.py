@@ -26,7 +26,7 @@ from gppvae.explore.sources import Source, make_part
 from gppvae.explore.wire import pack, unpack
 from gppvae.kernels import parse_kernel
 from gppvae.prior.latent_prior import LatentPrior
-from gppvae.report.checked import own_scales
+from gppvae.report.checked import value_scales
 from gppvae.training.threads import one_thread
 
 ROW = {"spot": "s1", "angle": 100.0}
@@ -144,7 +144,7 @@ def test_values_of_different_scale_count_alike_in_errors_and_spreads() -> None:
     with one_thread():
         model = GPPVAE("RBF(age)", epochs=20, missing="mask").fit(samples, table, progress=False)
     answers, cells = Answers(model, Source(make_part(model, table, samples)), "t", "t"), list(range(5, 80))
-    apart = ((samples - np.asarray(model.predict(table).mean)) / own_scales(model)[1]).iloc[cells]  # type: ignore[index]
+    apart = ((samples - np.asarray(model.predict(table).mean)) / value_scales(model)[1]).iloc[cells]  # type: ignore[index]
     errors = unpack(answers.colour({"kind": "error", "cells": cells}))[1]["values"]
     np.testing.assert_allclose(errors, np.sqrt((apart**2).mean(axis=1)), rtol=1e-3)
     facts = unpack(answers.frame({"row": {"age": 20.0}, "draws": 8}))[0]
@@ -169,6 +169,9 @@ def test_counts_with_gaps_are_predicted_at_the_size_of_a_whole_sample() -> None:
     np.testing.assert_allclose(size, expected[0], rtol=1e-6)
     errors = unpack(answers.colour({"kind": "error", "cells": [0, 1, 2]}))[1]["values"]
     np.testing.assert_allclose(answers.live.errors(counts, {"x": x})[:3], errors, rtol=1e-5)
+    table = at_their_sizes(model, data, Table({"x": x[:3]}), np.arange(3))
+    squares = np.square(counts[:3] - np.asarray(model.predict(table).mean))
+    np.testing.assert_allclose(errors, np.sqrt(np.nanmean(squares, axis=1)), rtol=1e-4)
 
 
 def test_the_path_is_in_the_coordinates_of_the_scatter(pictures: Case) -> None:
@@ -330,12 +333,12 @@ def test_counts_are_predicted_at_the_size_of_their_sample() -> None:
         ("frame", {"row": ROW, "draws": 1}, "expected 0 draws or at least 2"),
         ("frame", {"row": {"spot": "s1", "angle": float("nan")}}, "must be a finite number"),
         ("colour", {"kind": "age"}, "expected one of error, uncertainty"),
-        ("colour", {"kind": "error", "cells": [10**6]}, "expected numbers of cells"),
+        ("colour", {"kind": "error", "cells": [10**6]}, "expected indices of cells"),
         ("colour", {"kind": "error", "cells": list(range(300))}, "expected a list of 1 to 256 entries"),
         ("covariance", {"leaf": 9}, "leaf must be a whole number"),
         ("add", {"id": " "}, "expected a name for the new object"),
         ("add", {"id": "x", "files": []}, "expected 1 to 64 files"),
-        ("add", {"id": "x", "files": ["!"], "rows": []}, "expected the bytes of file 1"),
+        ("add", {"id": "x", "files": ["!"], "rows": []}, "expected file 1 in base64"),
         ("add", {"id": "x", "files": ["aaaa"], "rows": []}, "expected a picture"),
         ("add", {"id": "x", "column": "angle"}, "column 'angle' cannot take new objects"),
     ],

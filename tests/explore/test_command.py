@@ -94,7 +94,7 @@ def test_rows_of_unknown_ids_are_left_out(pictures: Case) -> None:
     table = pd.DataFrame({"spot": ["s0", "nobody", "s1"], "angle": [0.0, 0.0, 45.0]})
     source = Source(make_part(pictures.model, table))
     assert len(Cells(pictures.model, source).table) == 2
-    assert source.notes == ["1 rows hold ids that the model does not know; left out."]
+    assert source.notes == ["1 rows with unknown ids are left out."]
     with pytest.raises(ValueError, match="expected rows with ids that the model knows, got none"):
         Cells(pictures.model, Source(make_part(pictures.model, table.iloc[1:2])))
 

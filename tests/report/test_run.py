@@ -12,7 +12,7 @@ from gppvae.data.sizes import SIZE
 from gppvae.estimator.comparison import Comparison
 from gppvae.report.along import plot_along
 from gppvae.report.checked import LEVELS, Checked, check_rows
-from gppvae.report.plots import coverage_reading, epoch_axis, plot_cases, plot_training
+from gppvae.report.plots import coverage_verdict, epoch_axis, plot_cases, plot_training
 from gppvae.report.run import first_cell, write_report
 from tiny import held_out
 
@@ -152,11 +152,11 @@ def test_cases_and_coverage_by_hand() -> None:
     order = np.argsort(errors)
     assert {row for kind, row in cases if kind == "worst"} == set(order[-2:])
     assert {row for kind, row in cases if kind == "best"} == set(order[:2])
-    assert coverage_reading({0.5: 0.5, 0.9: 0.9}, 100) == "about right"
-    assert coverage_reading({0.5: 0.5, 0.9: 0.6}, 400) == "too narrow"
-    assert coverage_reading({0.5: 0.8, 0.9: 0.93}, 400) == "too wide"  # by the 50 % intervals alone
-    assert coverage_reading({0.5: 0.8, 0.9: 0.7}, 400) == "wrong in shape"
-    assert coverage_reading({0.5: float("nan"), 0.9: 0.9}, 400) == "nothing observed"
+    assert coverage_verdict({0.5: 0.5, 0.9: 0.9}, 100) == "about right"
+    assert coverage_verdict({0.5: 0.5, 0.9: 0.6}, 400) == "too narrow"
+    assert coverage_verdict({0.5: 0.8, 0.9: 0.93}, 400) == "too wide"  # by the 50 % intervals alone
+    assert coverage_verdict({0.5: 0.8, 0.9: 0.7}, 400) == "wrong in shape"
+    assert coverage_verdict({0.5: float("nan"), 0.9: 0.9}, 400) == "nothing observed"
 
 
 def test_rows_of_which_nothing_was_observed_are_no_cases() -> None:
@@ -230,7 +230,7 @@ def test_maps_of_counts_are_predicted_at_the_size_of_each_place(monkeypatch: pyt
     asked = []
     monkeypatch.setattr(model, "predict", lambda table: (asked.append(table), GPPVAE.predict(model, table))[1])
     plot = plot_along(model, (counts, {"x": x, "y": y}), None)
-    assert plot is not None and plot.caption.endswith("predicted, each place at its own size.")
+    assert plot is not None and plot.caption.endswith("predicted, each place at its size.")
     np.testing.assert_array_equal(np.asarray(asked[0][SIZE]), counts.sum(1))
 
 

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Everything heavy is imported inside the commands, so that help is quick."""
+"""The command line: parse, call, print. Heavy imports are inside the commands, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(
 def main() -> None:
     """Entry point of the command `gppvae` and of `python -m gppvae`."""
     for stream in (sys.stdout, sys.stderr):
-        if getattr(stream, "errors", None) == "strict":  # file names may have characters that the terminal cannot show
+        if getattr(stream, "errors", None) == "strict":  # file names may have characters that cannot be encoded
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="gppvae")
 
@@ -39,9 +39,9 @@ def common(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; goes before the command."),
 ) -> None:
-    """Gaussian process prior VAEs: latent spaces that covary as a kernel over your table says.
+    """Gaussian process prior VAEs: the latents covary according to a kernel over the columns of your table.
 
-    [bold]gppvae demo[/bold] trains on digits that come with the package and writes a report page.
+    [bold]gppvae demo[/bold] trains on the digits in the package and writes a report page.
 
     [bold]gppvae fit[/bold] table.csv --data images.npy --kernel "Learned(person, 64) * FreeForm(pose)" --out runs/faces
 
@@ -52,38 +52,38 @@ def common(
     errors.debug.set(debug)
 
 
-def reproduce(words: typer.Context) -> None:
+def reproduce(context: typer.Context) -> None:
     """Repeat an experiment of the paper: its numbers and its figures."""
     from gppvae.paper.commands import reproduce_app
 
-    reproduce_app(errors.one_sentence)(words.args, prog_name=words.command_path)
+    reproduce_app(errors.one_line_errors)(context.args, prog_name=context.command_path)
 
 
-def bench(words: typer.Context) -> None:
+def bench(context: typer.Context) -> None:
     """Measure the package on public data."""
     from gppvae.bench.commands import bench_app
 
-    bench_app(errors.one_sentence)(words.args, prog_name=words.command_path)
+    bench_app(errors.one_line_errors)(context.args, prog_name=context.command_path)
 
 
-# The commands, in the order of --help. A group that is loaded on demand passes its arguments on.
-LOADED_WHEN_ASKED = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
-FIT, ASK, LOOK = "Fit", "Ask a fitted model", "Look"
+# The commands in the order of --help. Groups that are loaded on demand receive their arguments unparsed.
+UNPARSED = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
+FIT, USE, INSPECT = "Fit", "Use a fitted model", "Inspect"
 
 app.command(rich_help_panel=FIT)(fitting.demo)
 app.command(rich_help_panel=FIT)(fitting.fit)
-app.command(rich_help_panel=ASK)(asking.predict)
-app.command(rich_help_panel=ASK)(asking.impute)
-app.command(rich_help_panel=ASK)(asking.reconstruct)
-app.command(rich_help_panel=ASK)(asking.encode)
-app.command(rich_help_panel=ASK)(asking.sample)
-app.command(rich_help_panel=ASK)(asking.score)
-app.command(rich_help_panel=ASK)(asking.explain)
+app.command(rich_help_panel=USE)(asking.predict)
+app.command(rich_help_panel=USE)(asking.impute)
+app.command(rich_help_panel=USE)(asking.reconstruct)
+app.command(rich_help_panel=USE)(asking.encode)
+app.command(rich_help_panel=USE)(asking.sample)
+app.command(rich_help_panel=USE)(asking.score)
+app.command(rich_help_panel=USE)(asking.explain)
 app.command("add-objects", rich_help_panel=FIT)(changing.add_objects)
 app.command(rich_help_panel=FIT)(changing.update)
-app.command(rich_help_panel=LOOK)(looking.info)
-app.command(rich_help_panel=LOOK)(looking.explore)
-app.command(rich_help_panel=LOOK)(looking.report)
-app.command(rich_help_panel=LOOK)(looking.kernels)
-app.command(rich_help_panel=LOOK, add_help_option=False, context_settings=LOADED_WHEN_ASKED)(reproduce)
-app.command(rich_help_panel=LOOK, add_help_option=False, context_settings=LOADED_WHEN_ASKED)(bench)
+app.command(rich_help_panel=INSPECT)(looking.info)
+app.command(rich_help_panel=INSPECT)(looking.explore)
+app.command(rich_help_panel=INSPECT)(looking.report)
+app.command(rich_help_panel=INSPECT)(looking.kernels)
+app.command(rich_help_panel=INSPECT, add_help_option=False, context_settings=UNPARSED)(reproduce)
+app.command(rich_help_panel=INSPECT, add_help_option=False, context_settings=UNPARSED)(bench)

@@ -1,4 +1,4 @@
-"""Commands that ask a fitted model: predict, impute, reconstruct, encode, sample, score, explain."""
+"""Commands that use a fitted model: predict, impute, reconstruct, encode, sample, score, explain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gppvae.cli.errors import one_sentence
+from gppvae.cli.errors import one_line_errors
 from gppvae.cli.inputs import Inputs
 from gppvae.cli.options import OUTPUT, TABLE_HELP, Run, SampleOptions, Shown, option_in, with_options
 from gppvae.cli.output import answer, row_bar
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from gppvae.estimator import GPPVAE
 
 Rows = Annotated[Path, typer.Argument(help="Table of the rows to predict: CSV, TSV, Parquet or .h5ad.")]
-Out = Annotated[Path, option_in(OUTPUT, help="Folder for the results; must be new or empty.")]
+Out = Annotated[Path, option_in(OUTPUT, help="Folder for the results, new or empty.")]
 Images = Annotated[bool, option_in(OUTPUT, help="Write PNG images of image data.")]
 Noise = Annotated[bool, typer.Option(help="Include the noise of the samples.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the draws.", show_default="that of the model")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the draws.", show_default="seed of the model")]
 Spatial = Annotated[str | None, typer.Option(help="Key of coordinates in obsm of an .h5ad file.", show_default="none")]
 Table = Annotated[Path, typer.Argument(help=TABLE_HELP)]
 SomeTable = Annotated[
@@ -32,8 +32,8 @@ SomeTable = Annotated[
 
 @contextlib.contextmanager
 def _fitted(run: Path, out: Path | None = None) -> Iterator[GPPVAE]:
-    """The model of a run; errors inside become one line. A folder for results is checked first."""
-    with one_sentence():
+    """The model of a run, with errors inside as one line; the folder for results is checked before it is loaded."""
+    with one_line_errors():
         from gppvae.estimator import GPPVAE
         from gppvae.report.predictions import check_free
 
@@ -63,10 +63,9 @@ def predict(
         from gppvae.report.predictions import write_answers
 
         wanted = Inputs.of_model(SampleOptions(spatial=spatial), model).table(rows)
-        plain = {str(name): wanted[name].to_numpy() for name in wanted}
-        draws = n_samples, include_noise, seed
+        columns = {str(name): wanted[name].to_numpy() for name in wanted}
         with row_bar("predict", shown):
-            ask = functools.partial(model.predict, plain, *draws)
+            ask = functools.partial(model.predict, columns, n_samples, include_noise, seed)
             names = write_answers(out, ask, model, wanted, rows, images)
         _answer_files(shown, out, names, len(wanted), "predictions")
 
@@ -84,9 +83,9 @@ def impute(
     images: Images = True,
     shown: Shown,
 ) -> None:
-    """Fill in missing values of samples: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
+    """Impute missing values of samples: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
 
-    Empty cells of a table, NA, and NaN in an array are missing. Observed values are unchanged.
+    Empty cells and NA in a table and NaN in an array are missing. Observed values are unchanged.
 
     Example: gppvae impute runs/visits visits.csv --samples "gene_*" --out filled
     """
@@ -94,11 +93,9 @@ def impute(
         from gppvae.report.predictions import write_answers
 
         samples, frame = Inputs.of_model(source, model).pair(table)
-        draws = n_samples, include_noise, seed
         with row_bar("impute", shown):
-            names = write_answers(
-                out, lambda work: model.impute(samples, frame, *draws, work), model, frame, table, images
-            )
+            ask = functools.partial(model.impute, samples, frame, n_samples, include_noise, seed)
+            names = write_answers(out, ask, model, frame, table, images)
         _answer_files(shown, out, names, len(frame), "samples")
 
 
@@ -109,13 +106,13 @@ def sample(
     rows: Rows,
     out: Out,
     n_samples: Annotated[int, typer.Option(help="Number of draws.")] = 1,
-    prior: Annotated[bool, typer.Option("--prior", help="Draw as if no data had been seen.")] = False,
+    prior: Annotated[bool, typer.Option("--prior", help="Draw from the prior instead of the posterior.")] = False,
     include_noise: Noise = False,
     seed: Seed = None,
     spatial: Spatial = None,
     shown: Shown,
 ) -> None:
-    """Draw whole functions at the rows of a table: draws.npy of shape (draws, rows, ...) and rows.csv.
+    """Draw functions at the rows of a table: draws.npy of shape (draws, rows, ...) and rows.csv.
 
     Example: gppvae sample runs/threes wanted.csv --out drawn --n-samples 8
     """
@@ -124,9 +121,8 @@ def sample(
 
         wanted = Inputs.of_model(SampleOptions(spatial=spatial), model).table(rows)
         with row_bar("sample", shown):
-            names = write_draws(
-                out, lambda: model.sample(wanted, n_samples, prior, include_noise, seed), model, wanted, rows
-            )
+            draw = functools.partial(model.sample, wanted, n_samples, prior, include_noise, seed)
+            names = write_draws(out, draw, model, wanted, rows)
         _answer_files(shown, out, names, n_samples, f"draws at {len(wanted)} rows")
 
 
@@ -140,7 +136,7 @@ def reconstruct(
     images: Images = True,
     shown: Shown,
 ) -> None:
-    """Pass samples through encoder and decoder: mean.npy, and PNG images or CSV with names.
+    """Reconstruct samples by encoder and decoder: mean.npy, and PNG images or CSV with names.
 
     Example: gppvae reconstruct runs/threes --data threes.npy --out again
     """
@@ -164,7 +160,7 @@ def encode(
     source: SampleOptions,
     shown: Shown,
 ) -> None:
-    """Encode samples: means and standard deviations of their latents, in mean.npy and std.npy.
+    """Encode samples: means and standard deviations of the latents, in mean.npy and std.npy.
 
     Example: gppvae encode runs/threes --data threes.npy --out latents
     """
@@ -185,7 +181,7 @@ def score(
     source: SampleOptions,
     shown: Shown,
 ) -> None:
-    """Score samples: the mean lower bound on their log probability, in nats.
+    """Score samples: mean lower bound on the log probability, in nats.
 
     Example: gppvae score runs/threes new.csv --data new.npy
     """
@@ -202,9 +198,9 @@ def explain(
     *,
     run: Run,
     table: Annotated[Path, typer.Argument(help="Table of the rows to explain, usually the training table.")],
-    n_rows: Annotated[int, typer.Option(help="Use at most this many rows, drawn at random.")] = 256,
+    n_rows: Annotated[int, typer.Option(help="Maximum number of rows, drawn at random.")] = 256,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of that draw.", show_default="that of the model")
+        int | None, typer.Option(min=0, help="Seed of the choice of rows.", show_default="seed of the model")
     ] = None,
     spatial: Spatial = None,
     shown: Shown,

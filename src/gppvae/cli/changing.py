@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gppvae.cli.asking import Table
-from gppvae.cli.errors import one_sentence
+from gppvae.cli.errors import one_line_errors
 from gppvae.cli.inputs import Inputs
 from gppvae.cli.options import OUTPUT, Run, SampleOptions, Shown, option_in, with_options
 from gppvae.cli.output import answer, row_bar
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gppvae.estimator import GPPVAE
 
 Learn = Callable[["GPPVAE", Any, "pd.DataFrame"], tuple[dict[str, Any], str]]
-NewRun = Annotated[Path, option_in(OUTPUT, help="Folder for the new model; the old one is unchanged.")]
+NewRun = Annotated[Path, option_in(OUTPUT, help="Folder for the new model; the old model is unchanged.")]
 
 
 @with_options
@@ -30,7 +30,7 @@ def add_objects(
     source: SampleOptions,
     shown: Shown,
 ) -> None:
-    """Learn ids that were not in the training set from a few samples of each; the new model can predict them.
+    """Learn ids that were not in the training set from a few samples each; the new model can predict them.
 
     Example: gppvae add-objects runs/threes new.csv --data new.npy --out runs/more_threes
     """
@@ -52,7 +52,7 @@ def update(
     source: SampleOptions,
     shown: Shown,
 ) -> None:
-    """Condition a model on further samples of known ids, at any rows, without training again.
+    """Condition a model on further samples of known ids without training.
 
     Example: gppvae update runs/threes later.csv --data later.npy --out runs/threes_later
     """
@@ -65,8 +65,8 @@ def update(
 
 
 def _change(name: str, learn: Learn, run: Path, table: Path, out: Path, source: SampleOptions, shown: Shown) -> None:
-    """Load a model, let it learn, and save it in a new folder; `learn` returns facts for --json and a line of text."""
-    with one_sentence():
+    """Load a model, call `learn` and save it in a new folder; `learn` returns results for --json and a line of text."""
+    with one_line_errors():
         from gppvae.estimator import GPPVAE
         from gppvae.training.folder import RunFolder
 

@@ -1,4 +1,4 @@
-"""Any error of a command becomes one line on stderr and an exit code."""
+"""Errors of commands: one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ debug = contextvars.ContextVar("debug", default=False)
 
 
 @contextlib.contextmanager
-def one_sentence(continues: bool = False) -> Iterator[None]:
-    """Turn any exception inside into one line on stderr and an exit code; `--debug` shows the traceback too.
+def one_line_errors(resumable: bool = False) -> Iterator[None]:
+    """Turn any exception inside into one line on stderr and an exit code; `--debug` also shows the traceback.
 
     Args:
-        continues: whether the same command resumes an interrupted run.
+        resumable: whether running the same command again continues an interrupted run.
     """
     try:
         yield
     except (typer.Exit, typer.Abort):
         raise
     except KeyboardInterrupt:
-        _stop("stopped" + ("; run the same command again to continue" if continues else ""), INTERRUPTED)
+        _stop("stopped" + ("; run the same command again to continue" if resumable else ""), INTERRUPTED)
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.EPIPE:
-            raise  # the reader of a pipe has closed it
+            raise  # the other end of the pipe was closed
         if debug.get():
             traceback.print_exc()
         _stop(_sentence(error), _exit_code(error))
@@ -56,8 +56,8 @@ def _sentence(error: Exception) -> str:
     text = one_line(str(error)) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
-        kept = "; what was saved before is kept: free some space and run the same command again"
-        return text + (kept if error.errno in NO_SPACE else "")
+        advice = "; earlier files are unchanged: free some space and run the same command again"
+        return text + (advice if error.errno in NO_SPACE else "")
     if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
         return "not enough memory; use a smaller --batch-size, smaller images or a narrower network"
     if _exit_code(error) == FAULT:

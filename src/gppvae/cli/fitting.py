@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gppvae.cli.errors import one_sentence
+from gppvae.cli.errors import one_line_errors
 from gppvae.cli.inputs import fit_data
 from gppvae.cli.options import (
     MODEL,
@@ -39,7 +39,7 @@ def demo(
 
     Run the command again to continue an interrupted demo.
     """
-    with one_sentence(continues=True):
+    with one_line_errors(resumable=True):
         from gppvae.demo import run_demo
 
         result = run_demo(out, seed, progress=not shown.quiet)
@@ -48,35 +48,34 @@ def demo(
         answer(shown, {"mse": result.mse, "report": result.page}, f"report: {result.page}")
 
 
-def _setting(panel: str, default: str, text: str, words: str = "") -> Any:
-    """An option of `fit` whose default GPPVAE knows; the shell completes its words."""
-    return option_in(panel, help=text, show_default=default, autocompletion=(lambda: words.split()) if words else None)
+def _setting(panel: str, default: str, text: str, values: str = "") -> Any:
+    """An option of `fit` with the default of GPPVAE; the shell completes its values."""
+    complete = (lambda: values.split()) if values else None
+    return option_in(panel, help=text, show_default=default, autocompletion=complete)
 
 
-def _choice(panel: str, words: str) -> Any:
-    """An option that takes one of some words; the first is the default."""
-    *most, last = words.split()
-    return _setting(panel, words.split()[0], f"{', '.join(most)} or {last}.", words)
+def _choice(panel: str, values: str) -> Any:
+    """An option that takes one of several values; the first is the default."""
+    *most, last = values.split()
+    return _setting(panel, values.split()[0], f"{', '.join(most)} or {last}.", values)
 
 
 @dataclass
 class FitSettings:
-    """Settings of GPPVAE as options; those not given are left to it. The defaults here are what --help shows."""
+    """Settings of GPPVAE as options; None leaves a setting to GPPVAE. The defaults here are for --help only."""
 
     latent_dim: Annotated[int | None, _setting(MODEL, "chosen from the data", "Latent dimensions.")] = None
     network: Annotated[str | None, _choice(MODEL, "auto image vector conv wide faces mlp")] = None
-    width: Annotated[int | None, _setting(MODEL, "the network's own", "Channels of every layer of the network.")] = None
+    width: Annotated[int | None, _setting(MODEL, "depends on the network", "Channels of the network's layers.")] = None
     members: Annotated[
         int | None,
-        _setting(MODEL, "chosen from the data", "Networks of an ensemble, each with its share of the latents."),
+        _setting(MODEL, "chosen from the data", "Networks of an ensemble, which divide the latents among them."),
     ] = None
     likelihood: Annotated[str | None, _choice(MODEL, "gaussian bernoulli negative_binomial poisson perceptual")] = None
     pixel_var: Annotated[
         float | None, _setting(MODEL, "measured at held-out rows", "Noise variance of the Gaussian likelihood.")
     ] = None
-    alpha: Annotated[float | None, _setting(MODEL, "the inference's own", "Latent noise variance to start from.")] = (
-        None
-    )
+    alpha: Annotated[float | None, _setting(MODEL, "depends on the inference", "Initial latent noise variance.")] = None
     inference: Annotated[str | None, _choice(TRAINING, "auto leave_out global minibatch posterior exact")] = None
     schedule: Annotated[
         str | None,
@@ -85,11 +84,13 @@ class FitSettings:
     epochs: Annotated[int | None, _setting(TRAINING, "chosen from the data", "Passes over the data.")] = None
     warmup_epochs: Annotated[int | None, _setting(TRAINING, "50", "Epochs of the VAE warm-up.")] = None
     gp_epochs: Annotated[int | None, _setting(TRAINING, "100", "Steps of the GP-only phase.")] = None
-    lr: Annotated[float | None, _setting(TRAINING, "the inference's own", "Learning rate of the networks.")] = None
-    prior_lr: Annotated[float | None, _setting(TRAINING, "the inference's own", "Learning rate of the prior.")] = None
+    lr: Annotated[float | None, _setting(TRAINING, "depends on the inference", "Learning rate of the networks.")] = None
+    prior_lr: Annotated[float | None, _setting(TRAINING, "depends on the inference", "Learning rate of the prior.")] = (
+        None
+    )
     phases: Annotated[
         Path | None,
-        _setting(TRAINING, "the inference's own", "JSON list of phases, instead of inference, epochs and rates."),
+        _setting(TRAINING, "those of the inference", "JSON list of phases, instead of inference, epochs and rates."),
     ] = None
     batch_size: Annotated[int | None, _setting(TRAINING, "chosen from the data", "Samples per step.")] = None
     seed: Annotated[int | None, _setting(TRAINING, "0", "Seed of the fit.")] = None
@@ -108,10 +109,10 @@ class FitSettings:
         _setting(VALIDATION, "a few per cent with auto, else none", "Share of the rows held out to measure errors."),
     ] = None
     channels: Annotated[
-        str | None, _setting(SAMPLES, "first", "first or last, for arrays of four dimensions.", "first last")
+        str | None, _setting(SAMPLES, "first", "first or last, for four-dimensional arrays.", "first last")
     ] = None
     scale: Annotated[
-        float | None, _setting(SAMPLES, "white becomes 1 in images", "Factor on the values of the samples.")
+        float | None, _setting(SAMPLES, "images to [0, 1], else 1", "Factor on the values of the samples.")
     ] = None
     missing: Annotated[
         str | None, _setting(SAMPLES, "error", "error, or mask to treat NaN as not observed.", "error mask")
@@ -120,17 +121,15 @@ class FitSettings:
 
 @dataclass
 class LikelihoodOptions:
-    """Options of single likelihoods: sizes of counts, the network of the perceptual one."""
+    """Options of single likelihoods: sizes of counts, the network of the perceptual likelihood."""
 
-    size: Annotated[str | None, _setting(MODEL, "their totals", "Column with the size of each sample, for counts.")] = (
-        None
-    )
+    size: Annotated[str | None, _setting(MODEL, "sample totals", "Column with the sizes of count samples.")] = None
     feature_weights: Annotated[
         Path | None, _setting(MODEL, "none", "VGG19 weights for perceptual: .pth or .safetensors.")
     ] = None
     feature_layers: Annotated[
         str | None,
-        _setting(MODEL, "those of Hou et al.", "Its layers and their weights, for example relu1_1=1,relu2_1=0.5."),
+        _setting(MODEL, "as in Hou et al.", "VGG19 layers and their weights, for example relu1_1=1,relu2_1=0.5."),
     ] = None
 
 
@@ -140,8 +139,8 @@ def fit(
     table: Annotated[Path, typer.Argument(help=TABLE_HELP)],
     kernel: list[str] = typer.Option(
         ...,
-        help='Kernel over columns, for example "Learned(person, 64) * FreeForm(pose)". Several give groups of latents, '
-        'each with its size: --kernel "RBF(age): 12" --kernel "none: 4". `gppvae kernels` lists the kernels.',
+        help='Kernel over columns, for example "Learned(person, 64) * FreeForm(pose)". Repeat it for groups of latents '
+        'with their sizes: --kernel "RBF(age): 12" --kernel "none: 4". `gppvae kernels` lists the kernels.',
     ),
     out: Path = typer.Option(..., help="Run folder to create."),
     source: SampleOptions,
@@ -155,11 +154,11 @@ def fit(
         bool, option_in(OUTPUT, "--report/--no-report", help="Write report.html and figures at the end.")
     ] = True,
     verbose: Annotated[
-        bool, option_in(OUTPUT, "--verbose", "-v", help="Log the features and the settings that were chosen.")
+        bool, option_in(OUTPUT, "--verbose", "-v", help="Log the features and the chosen settings.")
     ] = False,
     shown: Shown,
 ) -> None:
-    """Fit a model to samples and the table that says what they are.
+    """Fit a model to samples and their table.
 
     Run the same command again to continue an interrupted run.
 
@@ -171,8 +170,9 @@ def fit(
 
     Under torchrun the same command trains on several processes: torchrun --nproc-per-node 4 -m gppvae fit ...
     """
-    with one_sentence(continues=True):
+    with one_line_errors(resumable=True):
         from gppvae.estimator import GPPVAE
+        from gppvae.estimator.settings import groups_from_words
         from gppvae.report.describe import REPORT, final_metrics
         from gppvae.training.distributed import first_process
         from gppvae.training.folder import RunFolder
@@ -184,12 +184,12 @@ def fit(
         folder.check_writable()
         if not page or (out / REPORT).exists():
             folder.check_unfinished()
-        written = _kernel(kernel)
-        train, validation = fit_data(table, source, held_out, written, settings.seed)
-        if folder.finished():  # interrupted after the fit, before its report
+        groups = groups_from_words(utf8(*kernel))
+        train, validation = fit_data(table, source, held_out, groups, settings.seed)
+        if folder.finished():  # interrupted between fit and report
             model = GPPVAE.load(out)
         else:
-            model = GPPVAE(written, **_given(settings, of_likelihood))
+            model = GPPVAE(groups, **_given(settings, of_likelihood))
             model.fit(
                 *train,
                 validation=validation,
@@ -211,16 +211,9 @@ def fit(
         answer(shown, result | {"metrics": metrics}, *lines)
 
 
-def _kernel(words: list[str]) -> Any:
-    from gppvae.estimator.settings import groups_from_words
-
-    return groups_from_words(utf8(*words))
-
-
 def _given(settings: FitSettings, of_likelihood: LikelihoodOptions) -> dict[str, Any]:
-    """The settings that were given, as GPPVAE takes them."""
-    found = {item.name: getattr(settings, item.name) for item in fields(settings)}
-    given = {name: value for name, value in found.items() if value is not None}
+    """The settings given on the command line, as arguments of GPPVAE."""
+    given = {name: value for name, value in vars(settings).items() if value is not None}
     if settings.likelihood == "perceptual" or of_likelihood.feature_weights or of_likelihood.feature_layers:
         from gppvae.likelihoods import perceptual_from_file
 

@@ -1,4 +1,4 @@
-"""Samples and tables from the files given to a command."""
+"""Samples and tables from the files named by a command's options."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 
 
 class Inputs:
-    """Reads the files that a command's options name.
+    """Reads samples and tables.
 
     Args:
-        options: of the samples.  ids: columns that the kernel reads as ids; they are read as text.
+        options: of the samples.  ids: columns of ids, which are read as text.
         read: all columns that the kernel reads; patterns for sample columns skip them.
-        names: of the training samples' values; by default the columns with these names are the samples.
+        names: of the training samples' values; without other options, these columns are the samples.
     """
 
     def __init__(
@@ -42,17 +42,17 @@ class Inputs:
         return self._whole(path)[1]
 
     def pair(self, path: Path, data: Path | None = None) -> Pair:
-        """Samples and the table that says what they are, one row each.
+        """Samples and their table, one row per sample.
 
         Args:
             path: of the table.  data: of the samples, instead of --data.
         """
-        own, frame = self._whole(path)
+        in_table, frame = self._whole(path)
         place = self.options.data if data is None else data
         if place is not None:
             samples = self._open(place, frame)
-        elif own is not None:
-            samples = own
+        elif in_table is not None:
+            samples = in_table
         else:
             samples = self._columns(frame)
         n_samples = samples.shape[0] if samples.shape else 0
@@ -63,7 +63,7 @@ class Inputs:
         return samples, frame
 
     def samples(self, path: Path | None) -> Any:
-        """Samples only, for a command that needs no table; `path` is that of the table, if there is one."""
+        """Samples only, for a command that needs no table; `path`: of the table, if there is one."""
         if path is not None:
             return self.pair(path)[0]
         place = self.options.data
@@ -74,7 +74,7 @@ class Inputs:
         return self._open(place, None)
 
     def _whole(self, path: Path) -> Pair:
-        """Samples in the table's own file (None for all but .h5ad), and the table."""
+        """The samples in the file of the table (None except for .h5ad), and the table."""
         from gppvae.data.anndata_files import H5AD, read_h5ad
         from gppvae.data.files import read_table
 
@@ -86,21 +86,20 @@ class Inputs:
         return None, read_table(path, self.ids)
 
     def _columns(self, frame: Any, shared: Sequence[str] = ()) -> Any:
-        """The columns of a table that are samples."""
+        """The samples in the columns of a table; `shared` columns are excluded."""
         from gppvae.data.named import chosen_columns, from_frame
 
-        there = [str(name) for name in frame.columns]
-        words = utf8(*self.options.samples) if self.options.samples else None
-        words = [part for word in words for part in _parts(word, there)] if words else self.names
-        if words is None:
+        columns, given = [str(name) for name in frame.columns], utf8(*(self.options.samples or []))
+        patterns = [part for pattern in given for part in _parts(pattern, columns)] if given else self.names
+        if patterns is None:
             raise ValueError(
                 "expected samples, got neither --data nor --samples; name a file, or the table's columns with --samples"
             )
         frame = frame.rename(columns=str)
-        return from_frame(frame[chosen_columns(words, there, [*self.read, *shared])])
+        return from_frame(frame[chosen_columns(patterns, columns, [*self.read, *shared])])
 
     def _open(self, place: Path, frame: Any) -> Any:
-        """The samples in a file or folder; images of a folder are paired with the rows that name them."""
+        """The samples in a file or folder; the images of a folder are paired with the rows of the table."""
         from gppvae.data.open import open_samples
         from gppvae.data.pairing import pair_images
         from gppvae.data.paths import kind_of
@@ -110,7 +109,7 @@ class Inputs:
         column = None if given.image_column is None else utf8(given.image_column)[0]
         if kind_of(place) == "a folder" and not is_zarr_folder(place):
             files, sentence = pair_images(place, frame, column, given.image_size, given.outside)
-            _tell_pairing(sentence)
+            _report_pairing(sentence)
             return files
         if column is not None:
             raise ValueError(f"expected a folder of images at {place}, got a file; --image-column is for images only")
@@ -123,25 +122,25 @@ class Inputs:
         return open_samples(place, given.image_size, None, given.outside, given.fill_unwritten)
 
     def _sample_table(self, place: Path, frame: Any) -> Any:
-        """Samples in a separate table; columns that both tables have must agree row by row."""
+        """Samples in a separate table; columns in both tables must agree row by row."""
         from gppvae.data.files import read_table
         from gppvae.data.named import from_frame
         from gppvae.data.table import Table
 
-        own = read_table(place, self.ids)
-        shared = [] if frame is None else [name for name in own.columns if name in set(frame.columns)]
-        if len(own) == (len(own) if frame is None else len(frame)):
+        values = read_table(place, self.ids)
+        shared = [] if frame is None else [name for name in values.columns if name in set(frame.columns)]
+        if len(values) == (len(values) if frame is None else len(frame)):
             for name in shared:
-                ours, theirs = Table(own), Table(frame)
-                differ = [n for n in range(len(own)) if str(ours[name][n]) != str(theirs[name][n])]
+                ours, theirs = Table(values), Table(frame)
+                differ = [n for n in range(len(values)) if str(ours[name][n]) != str(theirs[name][n])]
                 if differ:
                     raise ValueError(
                         f"expected rows of {place} in the order of the table, got {ours[name][differ[0]]!r} in column "
                         f"{name!r} of row {differ[0]} instead of {theirs[name][differ[0]]!r}; put both in one order"
                     )
         if self.options.samples or self.names is not None:
-            return self._columns(own, shared)
-        return from_frame(own[[name for name in own.columns if name not in shared]])
+            return self._columns(values, shared)
+        return from_frame(values[[name for name in values.columns if name not in shared]])
 
 
 def fit_data(
@@ -156,9 +155,9 @@ def fit_data(
     """Training and validation data, each (samples, table).
 
     Args:
-        kernel: of the model.  seed: for the rows held out.
+        kernel: of the model.  seed: of the choice of held-out rows.
         names: of the training samples' values, for a fitted model.
-        tables_only: do not read samples; they are None.
+        tables_only: whether to leave out the samples, which are then None.
     """
     from gppvae.data.subset import Subset, hold_out
     from gppvae.data.table import Table
@@ -182,13 +181,13 @@ def fit_data(
     return parts[0], parts[1]
 
 
-def _parts(word: str, there: Sequence[str]) -> list[str]:
+def _parts(pattern: str, columns: Sequence[str]) -> list[str]:
     """One argument of --samples, split at commas unless it is the name of a column."""
-    return [word] if word in there else [part.strip() for part in word.split(",") if part.strip()]
+    return [pattern] if pattern in columns else [part.strip() for part in pattern.split(",") if part.strip()]
 
 
-def _tell_pairing(sentence: str) -> None:
-    """Tell how files were paired with rows: always if only by the order of names, else with --verbose."""
+def _report_pairing(sentence: str) -> None:
+    """Report how files were paired with rows: on stderr if only by the order of names, else in the log."""
     from gppvae.training.distributed import first_process
 
     if not first_process():

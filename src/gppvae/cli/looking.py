@@ -1,4 +1,4 @@
-"""Commands that show a model or the kernels: info, explore, report, kernels."""
+"""Commands that inspect a model or list the kernels: info, explore, report, kernels."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Annotated
 
 import typer
 
-from gppvae.cli.errors import one_sentence
+from gppvae.cli.errors import one_line_errors
 from gppvae.cli.inputs import fit_data
 from gppvae.cli.options import OUTPUT, Run, SampleOptions, Shown, ValidationOptions, option_in, with_options
 from gppvae.cli.output import answer, print_pairs
 
-EXPLORE_TABLE = "Training table; without samples it only shows which rows were measured."
+EXPLORE_TABLE = "Training table; without samples the page only shows which rows were measured."
 
 
 @with_options
 def info(*, run: Run, shown: Shown) -> None:
     """Show a fitted model: settings, what the kernel learned, columns, final metrics."""
-    with one_sentence():
-        # Everything is read from the header of the model file: PyTorch, which takes seconds to import, is not needed.
+    with one_line_errors():
+        # Read from the header of the model file, since importing PyTorch takes seconds.
         from gppvae.data.settings import settings_rows
         from gppvae.report import describe
 
@@ -47,13 +47,13 @@ def info(*, run: Run, shown: Shown) -> None:
             }
             answer(shown, result)
             return
-        words = [(f"{phase}, {epoch}", "  ".join(f"{name} {value:.4g}" for name, value in values.items()))
-                 for phase, epoch, values in ends]  # fmt: skip
+        metrics = [(f"{phase}, {epoch}", "  ".join(f"{name} {value:.4g}" for name, value in values.items()))
+                   for phase, epoch, values in ends]  # fmt: skip
         print_pairs("model", of_model)
         print_pairs("learned", model.learned)
         print_pairs("columns", model.columns)
         print_pairs("phases", describe.phase_rows(model))
-        print_pairs("end of training", words)
+        print_pairs("end of training", metrics)
         print_pairs("settings", settings_rows(model.resolved_))
         print_pairs("run", [(name, str(value)) for name, value in facts.items()])
 
@@ -69,13 +69,13 @@ def explore(
     browser: Annotated[bool, option_in(OUTPUT, "--browser/--no-browser", help="Open the page in the browser.")] = True,
     shown: Shown,
 ) -> None:
-    """Look at a fitted model on a live page: pick a cell, drag a slider, switch terms off, drop in a new object.
+    """Explore a fitted model on a live page: pick a cell, drag a slider, switch terms off, add a new object.
 
-    The page is served on this machine only, at an address with a random token. Ctrl-C stops it; nothing is written.
+    The page is served on this machine only, at an address with a random token. Ctrl-C stops it. Nothing is written.
 
     Example: gppvae explore runs/faces --table faces.csv --data photos/
     """
-    with one_sentence():
+    with one_line_errors():
         from gppvae.estimator import GPPVAE
         from gppvae.explore import serving
         from gppvae.explore.sources import Source, demo_source, make_part, other_data
@@ -88,18 +88,18 @@ def explore(
                 raise ValueError(f"expected --table beside --{named[0].replace('_', '-')}, got none; give the table")
             found = demo_source(run, model) or Source()
         else:
-            alone = not (source.data or source.samples or model.sample_names_ or table.suffix == ".h5ad")
-            train, held = fit_data(table, source, held_out, model.kernel, model.seed, model.sample_names_, alone)
+            no_samples = not (source.data or source.samples or model.sample_names_ or table.suffix == ".h5ad")
+            train, held = fit_data(table, source, held_out, model.kernel, model.seed, model.sample_names_, no_samples)
             found = Source(make_part(model, train[1], train[0]))
             if held is not None:
                 found.held = make_part(model, held[1], held[0])
             found.notes += other_data(run, found.train)
 
-        def tell(address: str) -> None:
+        def announce(address: str) -> None:
             answer(shown, {"address": address}, f"live page: {address}  (Ctrl-C stops it)")
             sys.stdout.flush()
 
-        serving.serve(run, model, found, port, browser, tell)
+        serving.serve(run, model, found, port, browser, announce)
 
 
 @with_options
@@ -111,13 +111,13 @@ def report(
     held_out: ValidationOptions,
     shown: Shown,
 ) -> None:
-    """Rewrite report.html and figures/ of a run.
+    """Write report.html and figures/ of a run again.
 
     Sections that need data are kept from the last report, unless the data are given.
 
     Example: gppvae report runs/threes --table threes.csv --data threes.npy --validation-fraction 0.1
     """
-    with one_sentence():
+    with one_line_errors():
         from gppvae.estimator import GPPVAE
         from gppvae.report.run import write_report
 
@@ -139,7 +139,7 @@ def report(
 @with_options
 def kernels(*, shown: Shown) -> None:
     """List the kernels with their equations and arguments."""
-    with one_sentence():
+    with one_line_errors():
         from gppvae.kernels.arguments import constructor_signature
         from gppvae.kernels.parse import KERNELS
 
@@ -154,7 +154,7 @@ def kernels(*, shown: Shown) -> None:
 
 
 def _arguments(signature: inspect.Signature) -> str:
-    """Arguments as written in a kernel expression, with their defaults."""
+    """Arguments in the syntax of a kernel expression, with their defaults."""
     words = []
     for name, one in signature.parameters.items():
         several = "..." if one.kind is one.VAR_POSITIONAL else ""

@@ -1,4 +1,4 @@
-"""Options shared by commands, as dataclasses: a command that takes one as a parameter gets its fields as options."""
+"""Options shared by commands, as dataclasses: a command with such a parameter gets its fields as options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def option_in(panel: str, *names: str, **more: Any) -> Any:
 
 @dataclass
 class SampleOptions:
-    """Where samples come from and how they are read."""
+    """Source and format of the samples."""
 
     data: Annotated[Path | None, option_in(SAMPLES, help=DATA_HELP, show_default="in the table")] = None
     samples: Annotated[
@@ -50,16 +50,16 @@ class SampleOptions:
         option_in(
             SAMPLES,
             help="Column of the table with the file names of the images.",
-            show_default="the one that fits the files",
+            show_default="found by the names of the files",
         ),
     ] = None
     image_size: Annotated[
         tuple[int, int] | None,
-        option_in(SAMPLES, help="Height and width to resize images to.", show_default="as they are"),
+        option_in(SAMPLES, help="Height and width to resize images to.", show_default="not resized"),
     ] = None
     outside: Annotated[
         bool,
-        option_in(SAMPLES, "--outside", help="Allow image names and HDF5 links to point elsewhere."),
+        option_in(SAMPLES, "--outside", help="Allow image names and HDF5 links to files elsewhere."),
     ] = False
     fill_unwritten: Annotated[
         bool,
@@ -76,26 +76,26 @@ class ValidationOptions:
     """Held-out rows."""
 
     validation_fraction: Annotated[
-        float | None, option_in(VALIDATION, help="Share of the rows held out at random.", show_default="none")
+        float | None, option_in(VALIDATION, help="Fraction of the rows held out at random.", show_default="none")
     ] = None
     validation_table: Annotated[
         Path | None, option_in(VALIDATION, help="Table of held-out rows.", show_default="none")
     ] = None
     validation_data: Annotated[
-        Path | None, option_in(VALIDATION, help="Their samples, as for --data.", show_default="in their table")
+        Path | None, option_in(VALIDATION, help="Held-out samples, as for --data.", show_default="in their table")
     ] = None
 
 
 @dataclass
 class Shown:
-    """What a command prints."""
+    """Format of a command's output."""
 
     as_json: Annotated[bool, option_in(OUTPUT, "--json", help="Print the result as one JSON object.")] = False
     quiet: Annotated[bool, option_in(OUTPUT, "--quiet", "-q", help="Hide progress bars.")] = False
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace every parameter whose type is a dataclass by the fields of that dataclass."""
+    """Replace every parameter with a dataclass type by the fields of the dataclass."""
     hints = typing.get_type_hints(function, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, type] = {}
@@ -104,11 +104,11 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
             continue
         groups[name] = typing.cast(type, hints[name])
-        own = typing.get_type_hints(groups[name], include_extras=True)
+        types = typing.get_type_hints(groups[name], include_extras=True)
         for field in dataclasses.fields(groups[name]):
             default = inspect.Parameter.empty if field.default is MISSING else field.default
             kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=own[field.name]))
+            parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=types[field.name]))
 
     @functools.wraps(function)
     def command(**given: Any) -> None:

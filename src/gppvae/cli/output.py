@@ -13,17 +13,17 @@ from gppvae.cli.options import Shown
 
 
 def utf8(*words: str) -> list[str]:
-    """Arguments of the command line as typed, even in the C locale, where Python decodes them as bytes."""
+    """Command line arguments decoded as UTF-8, even in the C locale, where Python decodes them differently."""
     return [os.fsencode(word).decode("utf-8", "replace") for word in words]
 
 
 def answer(shown: Shown, result: dict[str, Any], *lines: str) -> None:
-    """Print the result: as JSON if asked for, else the lines."""
+    """Print the result as JSON with --json, else the lines."""
     print(json.dumps(_plain(result), ensure_ascii=False) if shown.as_json else "\n".join(lines))
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON; numbers that are not finite become null."""
+    """A value for JSON; non-finite numbers become null."""
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -35,7 +35,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def row_bar(what: str, shown: Shown) -> Iterator[None]:
-    """A progress bar on stderr over the rows processed inside."""
+    """A progress bar on stderr for the rows processed inside."""
     from gppvae.data.progress import watched
     from gppvae.training.progress import RowProgress
 
@@ -64,7 +64,7 @@ def print_pairs(title: str, pairs: list[tuple[str, str]]) -> None:
         return
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
     console = Console()
-    table.add_column(style="dim", max_width=console.width // 2)  # so that what is said of a long name has room
+    table.add_column(style="dim", max_width=console.width // 2)  # leaves room for the values beside long names
     table.add_column(overflow="fold")
     for name, value in pairs:
         table.add_row(Text(name), Text(value))

@@ -1,1 +1,1 @@
-"""Input: tables of auxiliary columns, arrays of samples, and digits to try things on."""
+"""Input: tables of auxiliary columns, arrays of samples, and a small data set of digits."""

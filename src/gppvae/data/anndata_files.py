@@ -1,4 +1,4 @@
-"""AnnData and .h5ad: the expression matrix as samples, observations as the table. Needs the extra `anndata`."""
+"""AnnData and .h5ad files: the expression matrix as samples, obs as the table. Needs the extra `anndata`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ AXES = ("x", "y", "z")
 
 
 def from_anndata(adata: Any, layer: str | None = None, spatial: str | None = None) -> tuple[Named, pd.DataFrame]:
-    """Samples with the names of the genes, and the table of the observations.
+    """The expression matrix as samples named by gene, and obs as the table.
 
-    A sparse matrix stays sparse. The matrix X of a file opened with backed="r" stays in the file where it is dense.
+    A sparse matrix stays sparse. A dense X of a file opened with backed="r" stays on disk.
 
     Args:
-        adata: the AnnData.  layer: name of the layer to take; None takes X.
-        spatial: key of coordinates in obsm, which become the columns x, y (and z) of the table.
+        adata: the AnnData.  layer: name of a layer; None for X.
+        spatial: key of coordinates in obsm, which become columns x, y (and z) of the table.
     """
     if not all(hasattr(adata, name) for name in ("obs", "var_names", "layers", "obsm")):
         raise TypeError(f"expected an AnnData, got {type(adata).__name__}; pass for example anndata.read_h5ad(path)")
@@ -38,10 +38,12 @@ def from_anndata(adata: Any, layer: str | None = None, spatial: str | None = Non
         values = values.tocsr()
     table = adata.obs.copy()
     if spatial is not None:
-        places = np.asarray(adata.obsm[_known("spatial", spatial, adata.obsm)])
-        if places.ndim != 2 or not 1 <= places.shape[1] <= len(AXES):
-            raise ValueError(f"expected coordinates of one to three columns in obsm[{spatial!r}], got {places.shape}")
-        for name, column in zip(AXES, places.T, strict=False):
+        coordinates = np.asarray(adata.obsm[_known("spatial", spatial, adata.obsm)])  # (N, 1 to 3)
+        if coordinates.ndim != 2 or not 1 <= coordinates.shape[1] <= len(AXES):
+            raise ValueError(
+                f"expected coordinates of one to three columns in obsm[{spatial!r}], got {coordinates.shape}"
+            )
+        for name, column in zip(AXES, coordinates.T, strict=False):
             if name in table:
                 raise ValueError(
                     f"expected obs without a column {name!r}, which the coordinates become, got one; rename it"
@@ -53,12 +55,12 @@ def from_anndata(adata: Any, layer: str | None = None, spatial: str | None = Non
 def read_h5ad(
     path: str | os.PathLike[str], layer: str | None = None, spatial: str | None = None
 ) -> tuple[Named, pd.DataFrame]:
-    """`from_anndata` of a file; a dense X is read batch by batch."""
+    """`from_anndata` for a file; a dense X is read batch by batch."""
     file = plain_file(path, "an .h5ad file")
     anndata = _anndata(file)
     try:
         adata = anndata.read_h5ad(file, backed="r")
-    except Exception as error:  # the error depends on where the file is damaged
+    except Exception as error:  # the type depends on where the file is damaged
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ValueError(
@@ -68,10 +70,10 @@ def read_h5ad(
 
 
 def write_h5ad(path: Path, layers: dict[str, np.ndarray], table: pd.DataFrame, names: list[str]) -> None:
-    """Named arrays (N, D) as one AnnData, the first of them as X, with the table as obs."""
+    """Write arrays (N, D) as one AnnData: the first is X, the others are layers, and the table is obs."""
     anndata = _anndata(path)
     first, *others = layers
-    # Text as Python objects: not every version of anndata can write the string types of pandas 3.
+    # Strings as objects: some versions of anndata cannot write the string types of pandas 3.
     texts = [name for name in table if isinstance(table[name].dtype, (pd.StringDtype, pd.CategoricalDtype))]
     obs = table.astype(dict.fromkeys(texts, object)).set_index(_as_objects(table.index))
     adata = anndata.AnnData(np.asarray(layers[first]), obs=obs, var=pd.DataFrame(index=_as_objects(names)))
@@ -94,15 +96,15 @@ def _anndata(file: Path) -> Any:
     return anndata
 
 
-def _known(what: str, name: str, there: Any) -> str:
-    names = [str(key) for key in there]
+def _known(what: str, name: str, known: Any) -> str:
+    names = [str(key) for key in known]
     if name not in names:
-        hint = did_you_mean(str(name), names, f"there are {_list(there)}")
+        hint = did_you_mean(str(name), names, f"there are {_list(known)}")
         raise ValueError(
             f"expected a {what} of the AnnData, got {shortened(str(name))!r}, which it does not have; {hint}"
         )
     return name
 
 
-def _list(there: Any) -> str:
-    return ", ".join(repr(str(name)) for name in list(there)[:20]) or "none"
+def _list(names: Any) -> str:
+    return ", ".join(repr(str(name)) for name in list(names)[:20]) or "none"

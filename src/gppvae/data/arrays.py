@@ -1,4 +1,4 @@
-"""Samples as arrays: any array-like in, float32 batches out."""
+"""Samples: any array-like in, float32 batches out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_MEMORY_BYTES = 1 << 30
 CHUNK_BYTES = 8 << 20
 MOMENT_ROWS = 256
 LARGEST = float(np.finfo(np.float32).max)
-COARSE = 100  # steps of float32 within the range of a value, below which its samples are hard to tell apart
+COARSE = 100  # a value whose range is below this many float32 steps is coarse: rounding merges its samples
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +36,19 @@ class Samples:
     Args:
         data: array-like with shape, dtype and indexing: NumPy array or memory map, tensor, HDF5 or Zarr array;
             (N, height, width), (N, channels, height, width), (N, height, width, channels) or (N, values).
-            Or image files: a list or column of paths, or ImageFiles. Or a DataFrame of numbers, or a scipy sparse
-            matrix, of which only batches become dense.
-        channels: "first" or "last", for arrays of four dimensions.
+            Or image files: a list or column of paths, or ImageFiles. Or a numeric DataFrame. Or a scipy sparse matrix,
+            which becomes dense batch by batch.
+        channels: "first" or "last", for four-dimensional arrays.
         scale: factor on the values; by default 1/255 for uint8 images, 1/65535 for uint16 images and 1 otherwise.
-        missing: "error" rejects NaN, "mask" treats it as not observed. Masked entries of a masked array are NaN.
+        missing: "error" rejects NaN, "mask" treats it as not observed. Masked entries of a masked array become NaN.
 
     Attributes:
         shape: of one sample: (values,) or (channels, height, width).
-        layout_in: of the data as given: "vector", "grey" (no axis of channels), "first" or "last"; see to_input_layout.
-        names: of the values of a sample, where they came as named columns.
-        scale: factor on the values.  integers: whether all scaled values are whole; known after check().
-        missing_values: counts of missing values; available after check().
-        coarse_values: numbers of values of vectors that float32 cannot tell apart; available after check().
+        layout_in: layout of the input: "vector", "grey" (no channel axis), "first" or "last"; see to_input_layout.
+        names: of the values of a sample, if they came as named columns.
+        scale: factor on the values.  integers: whether all scaled values are integers; set by check().
+        missing_values: counts of missing values; set by check().
+        coarse_values: indices of the values of vectors that float32 resolves poorly; set by check().
     """
 
     def __init__(self, data: Any, channels: str = "first", scale: float | None = None, missing: str = "error") -> None:
@@ -79,7 +79,7 @@ class Samples:
         self.layout_in = {2: "vector", 3: "grey"}.get(len(data.shape), channels)
         self.scale = float(scale) if scale is not None else _white_to_one(dtype, self.shape)
         self.integers = dtype.kind in "bui" and self.scale == 1.0
-        _tell_what_is_not_stored(_stored(data))
+        _warn_if_unwritten(_stored(data))
         self._reader = reader_of(data)
         self._tensor: Tensor | None = None
 
@@ -87,7 +87,7 @@ class Samples:
         return int(self.data.shape[0])
 
     def part(self, index: np.ndarray) -> Samples:
-        """The samples at these positions, in that order; read on demand."""
+        """The samples at these positions, in this order; read on demand."""
         other = copy.copy(self)
         other.data = Subset(self.data, index)
         other._reader = reader_of(other.data)
@@ -100,22 +100,22 @@ class Samples:
 
     @property
     def threads(self) -> int:
-        """How many threads should read ahead; none where reading costs nothing."""
+        """Number of threads that read ahead; 0 in memory."""
         return 0 if self.in_memory else self._reader.threads
 
     @property
     def storage_units(self) -> tuple[int, int]:
-        """Rows per storage unit, and how many units are held at a time; (1, 1) without chunks."""
+        """Rows per storage unit, and units buffered at a time; (1, 1) without chunks."""
         return (1, 1) if self.in_memory else (self._reader.unit_rows, self._reader.buffer_units)
 
     def check(self, world: World = ALONE) -> tuple[float, float]:
-        """Lowest and highest value; empty, infinite or (unless masked) NaN data are errors.
+        """Minimum and maximum; empty, infinite or (unless masked) NaN data raise ValueError.
 
-        One pass, in the memory of one block; each process of `world` looks at its part of the blocks.
+        One pass, one block in memory at a time. Each process of `world` reads its part of the blocks.
         """
         if len(self) == 0 or 0 in self.shape:
             raise ValueError(f"expected at least one sample, got an array of shape {tuple(self.data.shape)}")
-        lowest, highest, whole = np.inf, -np.inf, True
+        lowest, highest, integers = np.inf, -np.inf, True
         ranges = ValueRanges(self.shape[0] if self.layout_in == "vector" else 0)
         self.missing_values = MissingValues(len(self), self.shape[0], self.layout_in == "last")
         for start, block in self._blocks(world):
@@ -128,46 +128,46 @@ class Samples:
                 )
             if self.missing == "mask":
                 self.missing_values.add(start, block)
-            seen = block[np.isfinite(block)]
-            if seen.size and np.abs(seen).max() > LARGEST:
+            observed = block[np.isfinite(block)]
+            if observed.size and np.abs(observed).max() > LARGEST:
                 raise ValueError(
                     f"expected samples of at most {LARGEST:.2g}, the largest number in float32, got "
-                    f"{np.abs(seen).max():.2g}; rescale them, for example with scale=1e-6"
+                    f"{np.abs(observed).max():.2g}; rescale them, for example with scale=1e-6"
                 )
             ranges.add(block)
-            if seen.size:
-                lowest, highest = min(lowest, float(seen.min())), max(highest, float(seen.max()))
-                whole = whole and bool((seen == np.round(seen)).all())
-        found = torch.zeros(world.size, 3, dtype=torch.float64)
-        found[world.rank] = torch.tensor([lowest, highest, float(whole)])
-        world.sum_([found])
-        self.missing_values.share(world)
+            if observed.size:
+                lowest, highest = min(lowest, float(observed.min())), max(highest, float(observed.max()))
+                integers = integers and bool((observed == np.round(observed)).all())
+        stats = torch.zeros(world.size, 3, dtype=torch.float64)  # one row per process, so that a sum gathers them
+        stats[world.rank] = torch.tensor([lowest, highest, float(integers)])
+        world.sum_([stats])
+        self.missing_values.sum_over(world)
         self.coarse_values = ranges.coarse(world)
-        lowest, highest, self.integers = float(found[:, 0].min()), float(found[:, 1].max()), bool(found[:, 2].all())
+        lowest, highest, self.integers = float(stats[:, 0].min()), float(stats[:, 1].max()), bool(stats[:, 2].all())
         if not np.isfinite(lowest):
             raise ValueError("expected at least one observed value, got only NaN; check the data")
         return lowest, highest
 
     def moments(self, world: World = ALONE) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of observed values, per channel of images and per value of vectors, (C,)."""
-        sums = torch.zeros(3, self.shape[0], dtype=torch.float64)
-        rows = range(0, len(self), MOMENT_ROWS)
-        # Relative to the first sample: squares of values far from zero would lose their digits.
+        """Mean and standard deviation of observed values, per channel of images or per value of vectors, (C,)."""
+        sums = torch.zeros(3, self.shape[0], dtype=torch.float64)  # power sums 0 to 2, (3, C)
+        starts = range(0, len(self), MOMENT_ROWS)
+        # Shifted by the first sample: the variance of values far from zero would suffer from cancellation.
         first, _ = self.read(torch.zeros(1, dtype=torch.int64))
-        pivot = first.double().reshape(self.shape[0], -1).mean(1)
-        for start in rows[world.part(len(rows))]:
+        pivot = first.double().reshape(self.shape[0], -1).mean(1)  # (C,)
+        for start in starts[world.part(len(starts))]:
             y, mask = self.read(torch.arange(start, min(start + MOMENT_ROWS, len(self))))
             flat = y.double().reshape(len(y), self.shape[0], -1) - pivot[:, None]  # (B, C, values of a channel)
-            seen = torch.ones_like(flat) if mask is None else mask.reshape(flat.shape).double()
-            sums += torch.stack([(seen * flat**k).sum((0, 2)) for k in range(3)])
+            observed = torch.ones_like(flat) if mask is None else mask.reshape(flat.shape).double()
+            sums += torch.stack([(observed * flat**k).sum((0, 2)) for k in range(3)])
         world.sum_([sums])
         count = sums[0].clamp_min(1.0)
         mean = sums[1] / count
         return pivot + mean, (sums[2] / count - mean.square()).clamp_min(0.0).sqrt()
 
     def totals(self, world: World) -> Tensor:
-        """Total of the observed values of every sample with any, (N,) float64; a total of zero is an error."""
-        found = torch.zeros(2, len(self), dtype=torch.float64)  # totals, and whether anything was observed
+        """Totals of the samples with observed values, float64; a total of zero raises ValueError."""
+        found = torch.zeros(2, len(self), dtype=torch.float64)  # total, and 1 if anything was observed, (2, N)
         starts = range(0, len(self), MOMENT_ROWS)
         for start in starts[world.part(len(starts))]:
             stop = min(start + MOMENT_ROWS, len(self))
@@ -186,17 +186,17 @@ class Samples:
     def _blocks(self, world: World) -> Iterator[tuple[int, np.ndarray]]:
         rows = max(1, CHUNK_BYTES // max(1, 8 * int(np.prod(self.shape))))
         unit = self._reader.unit_rows
-        rows = max(unit, rows // unit * unit)  # whole chunks
+        rows = max(unit, rows // unit * unit)  # full chunks
         starts = range(0, len(self), rows)
         for start in starts[world.part(len(starts))]:
             block = self._reader.block(start, min(start + rows, len(self)))
             yield start, np.asarray(block, dtype=np.float64) * self.scale
 
     def keep_in_memory(self) -> None:
-        """Hold the samples as one float32 tensor when they are small enough."""
+        """Load the samples as one float32 tensor if they are small enough."""
         if (
             self._tensor is None
-            and self._reader.worth_holding
+            and self._reader.cacheable
             and 4 * len(self) * int(np.prod(self.shape)) <= IN_MEMORY_BYTES
         ):
             self._tensor = self._whole()
@@ -217,41 +217,44 @@ class Samples:
         return zlib.crc32(some.numpy().data)
 
     def read(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Samples at `index` as float32 (B, *shape), and the mask of observed values or None."""
-        held = self._tensor
-        y = held[index] if held is not None else self._convert(self._reader.rows(index.numpy()))
+        """Samples at `index` as float32 (B, *shape), zero where missing, and the mask of observed values or None."""
+        y = self._convert(self._reader.rows(index.numpy())) if self._tensor is None else self._tensor[index]
         if self.missing == "error":
             return y, None
-        mask = torch.isfinite(y)
-        return torch.nan_to_num(y), mask
+        return torch.nan_to_num(y), torch.isfinite(y)
+
+    def with_gaps(self, index: np.ndarray) -> np.ndarray:
+        """Samples at `index` as float32 (B, *shape), NaN where nothing was observed."""
+        y, mask = self.read(torch.from_numpy(index))
+        return y.numpy() if mask is None else np.where(mask.numpy(), y.numpy(), np.nan)
 
     def _convert(self, block: np.ndarray) -> Tensor:
         y = torch.from_numpy(np.array(block, dtype=np.float32))
         if self.scale != 1.0:
             y *= self.scale
         if self.layout_in == "last":
-            y = y.movedim(3, 1).contiguous()  # (B, height, width, channels) to (B, channels, height, width)
+            y = y.movedim(3, 1).contiguous()  # (B, height, width, channels) -> (B, channels, height, width)
         return y.reshape(len(y), *self.shape)
 
 
 class ValueRanges:
-    """Lowest and highest of each value of vectors, to find those that float32 cannot tell apart."""
+    """Minimum and maximum of each value of vectors, to find values that float32 resolves poorly."""
 
     def __init__(self, n_values: int) -> None:
-        self._ends = np.stack([np.full(n_values, np.inf), np.full(n_values, np.inf)])  # lowest, minus highest
+        self._ends = np.full((2, n_values), np.inf)  # minimum, negative maximum
 
     def add(self, block: np.ndarray) -> None:
-        """Take in a block of vectors, (B, values); missing values do not count."""
+        """Update the ranges with a block of vectors, (B, values); missing values do not count."""
         if self._ends.size:
-            ends = [np.where(np.isnan(own), np.inf, own).min(0) for own in (block, -block)]
+            ends = [np.where(np.isnan(signed), np.inf, signed).min(0) for signed in (block, -block)]
             self._ends = np.minimum(self._ends, ends)
 
     def coarse(self, world: World) -> list[int]:
-        """Values whose whole range is less than COARSE steps of float32 at their size."""
-        found = torch.zeros(world.size, *self._ends.shape, dtype=torch.float64)
-        found[world.rank] = torch.from_numpy(self._ends).clamp(-LARGEST, LARGEST)
-        world.sum_([found])
-        low, high = found[:, 0].amin(0).numpy(), -found[:, 1].amin(0).numpy()
+        """Indices of the values whose range is less than COARSE steps of float32 at their magnitude."""
+        ends = torch.zeros(world.size, *self._ends.shape, dtype=torch.float64)  # one row per process
+        ends[world.rank] = torch.from_numpy(self._ends).clamp(-LARGEST, LARGEST)
+        world.sum_([ends])
+        low, high = ends[:, 0].amin(0).numpy(), -ends[:, 1].amin(0).numpy()
         step = np.finfo(np.float32).eps * np.maximum(np.abs(low), np.abs(high))
         return np.flatnonzero((high > low) & (high - low < COARSE * step)).tolist()
 
@@ -260,7 +263,7 @@ Array = TypeVar("Array", np.ndarray, Tensor)
 
 
 def to_input_layout(array: Array, layout: str) -> Array:
-    """Samples in the shape and order in which the user's data came.
+    """Samples in the axis order of the user's data.
 
     Args:
         array: (..., N, channels, height, width), or (..., N, values) for vectors; NumPy array or tensor.
@@ -284,7 +287,7 @@ def to_input_layout(array: Array, layout: str) -> Array:
 
 
 def shape_out(n: int, shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """Shape of n samples of this shape in a layout of `to_input_layout`."""
+    """Shape of n samples of shape `shape` in the given layout, see `to_input_layout`."""
     return n, *to_input_layout(np.empty((0, *shape)), layout).shape[1:]
 
 
@@ -312,15 +315,15 @@ def _stored(data: Any) -> Any:
     return data.values if isinstance(data, Named) else data
 
 
-def _tell_what_is_not_stored(data: Any) -> None:
-    """Log what is not stored; the user opened this array and may know. Files opened by path are refused (open.py)."""
-    found = unwritten_part(data)
-    if found is not None:
-        log.warning(found.remark("the Zarr array" if is_zarr(data) else "the HDF5 data set"))
+def _warn_if_unwritten(data: Any) -> None:
+    """Only a warning, since the user opened this array. Files opened by path are rejected (open.py)."""
+    unwritten = unwritten_part(data)
+    if unwritten is not None:
+        log.warning(unwritten.warning("the Zarr array" if is_zarr(data) else "the HDF5 data set"))
 
 
 def _white_to_one(dtype: np.dtype[Any], shape: tuple[int, ...]) -> float:
-    """The factor that brings 8-bit and 16-bit images to [0, 1]; other types have no agreed white."""
+    """The factor that scales 8-bit and 16-bit images to [0, 1]; other types have no defined white."""
     if len(shape) != 3 or dtype.kind != "u" or dtype.itemsize > 2:
         return 1.0
     return 1.0 / (255.0 if dtype.itemsize == 1 else 65535.0)

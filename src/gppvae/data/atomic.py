@@ -1,4 +1,4 @@
-"""Files that are either complete or absent."""
+"""Atomic writes: a file is either complete or absent."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CANNOT_FLUSH_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, 
 
 
 class WriteError(OSError):
-    """A file that could not be written; the message names it and says what is left and what to do.
+    """A file could not be written; the message names it, what is left on disk and what to do.
 
     Attributes:
-        errno: of the system.  filename: of the file that was to be written.
+        errno: of the system.  filename: of the target.
     """
 
     def __init__(self, sentence: str, number: int | None, path: Path) -> None:
@@ -32,7 +32,7 @@ class WriteError(OSError):
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
     """Write to a temporary name in the same folder (created if missing), flush to disk, rename, flush the folder.
 
-    Leftovers of this file from dead processes of this machine are removed.
+    Temporary files that dead processes of this machine left behind are removed.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -61,14 +61,14 @@ def part_of(target: Path) -> Path:
 
 
 def write_error(error: OSError, path: Path, kept: str) -> WriteError:
-    """The error of a failed write, with the file, what is `kept` and what to do."""
+    """The error for a failed write: the file, what is left on disk (`kept`) and what to do."""
     advice = "free some space and try again" if error.errno in NO_SPACE else "check the folder and try again"
     reason = error.strerror or str(error)
     return WriteError(f"could not write {path}: {reason}; {kept}: {advice}", error.errno, path)
 
 
 def _flush_folder(folder: Path) -> None:
-    """Without this, a power failure may undo the rename of a file whose content is safe."""
+    """Flush the folder entry: without this, a power failure may undo the rename."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows
         return
     try:
@@ -83,10 +83,10 @@ def _flush_folder(folder: Path) -> None:
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove what dead processes of this machine left under the temporary names of a file or folder."""
+    """Remove temporary files or folders for this target left by dead processes of this machine."""
     if os.name != "posix":  # on other systems, signal 0 may end the process
         return
-    # The host name protects what another machine is writing on a shared disk.
+    # The host name protects files that another machine is writing on a shared disk.
     part = re.compile(rf"\.{re.escape(target.name)}\.({re.escape(this_host())}-)?([0-9]+)\.part")
     for name in os.listdir(target.parent):
         found = part.fullmatch(name)
@@ -97,9 +97,9 @@ def remove_leftovers(target: Path) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process of this machine runs (POSIX)."""
+    """Whether a process of this machine is running (POSIX)."""
     try:
-        os.kill(process, 0)  # signal 0 only asks
+        os.kill(process, 0)  # signal 0 is not delivered
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):

@@ -1,7 +1,7 @@
-"""One image file: what its header says, and its pixels in the type they are stored in.
+"""One image file: its header, and its pixels at the bit depth of the file.
 
-Pillow opens the files. What it would change silently is corrected here or refused: 16-bit colours cut to 8 bits,
-transparency dropped, orientation ignored, CMYK colours converted without their profile.
+Pillow decodes the files. Its silent changes are corrected here or rejected: 16-bit colours truncated to 8 bits,
+transparency dropped, orientation ignored, CMYK converted without its profile.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ GREY_MODES = ("1", "L", "I", "I;16", "I;16B", "I;16L", "F", "LA", "La")
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 EIGHT_BIT_MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "YCbCr")
 ORIENTATION, BITS_PER_SAMPLE, PHOTOMETRIC = 0x0112, 258, 262  # TIFF and EXIF tags
-SIXTEEN_BITS = (";16B", ";16L", ";16N")  # how Pillow's raw modes of 16-bit values end
+SIXTEEN_BITS = (";16B", ";16L", ";16N")  # suffixes of Pillow's raw modes with 16-bit values
 WHITE = {8: 255, 16: 65535}
 
 
 class RefusedImageError(ValueError):
-    """A valid image of a kind that cannot be read; the message is for the user."""
+    """A valid image of an unsupported kind; the message is for the user."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What an image will be once it is decoded.
+    """Properties of the decoded image.
 
     Attributes:
-        size: (height, width) as a viewer shows it.  colour: False for grey.
-        depth: bits per value: 8, 16, or 32 for floats.  alpha: whether it may be transparent.
+        size: (height, width) after rotation by the orientation tag.  colour: False for grey.
+        depth: bits per value: 8, 16, or 32 for floats.  alpha: whether it may have transparent pixels.
     """
 
     size: tuple[int, int]
@@ -47,7 +47,7 @@ class Header:
 
 
 def read_header(path: str) -> Header:
-    """Read the header of a file; no pixel is decoded."""
+    """Read the header of a file; no pixels are decoded."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with _opened(path) as image:
@@ -57,8 +57,8 @@ def read_header(path: str) -> Header:
 def read_pixels(path: str) -> np.ndarray:
     """The pixels of a file, (height, width) for grey or (height, width, 3) for colours.
 
-    The type is uint8, uint16 or float32 by the depth of the file. The orientation that the file asks for is applied,
-    and transparent pixels are shown over black.
+    uint8, uint16 or float32, depending on the depth of the file. The orientation tag is applied, and transparent pixels
+    are blended over black.
     """
     with _opened(path) as image:
         header = _header(image, path)
@@ -67,7 +67,7 @@ def read_pixels(path: str) -> np.ndarray:
         if header.depth == 16:
             return _sixteen_bits_of_grey(image) if image.mode in GREY_MODES else _sixteen_bits_of_colour(image, path)
         pixels = np.asarray(_upright(image), dtype=np.float32)
-    # Infinity is left to Samples, which names the sample.
+    # Samples rejects infinity, with the number of the sample.
     finite = pixels[np.isfinite(pixels)]
     if finite.size and (finite.min() < 0 or finite.max() > 1):
         raise ValueError(
@@ -81,8 +81,8 @@ def read_pixels(path: str) -> np.ndarray:
 def _opened(path: str) -> Iterator[ImageFile.ImageFile]:
     plain_file(path, "an image")
     try:
-        # Opened here and not by Pillow: given a file name, it maps uncompressed TIFFs into memory and then gives rows
-        # of the wrong length for sideways ones (orientation 5 to 8).
+        # Not Image.open(path): that memory-maps uncompressed TIFFs and then returns rows of the wrong length for
+        # rotated ones (orientation 5 to 8).
         with open(path, "rb") as file, Image.open(file) as image:
             yield image
     except UnidentifiedImageError:
@@ -101,7 +101,7 @@ def _opened(path: str) -> Iterator[ImageFile.ImageFile]:
 
 
 def _header(image: ImageFile.ImageFile, path: str) -> Header:
-    # Photographs of some cameras (MPO) carry a preview as a second image.
+    # MPO, the format of some cameras, has a preview as a second image.
     if getattr(image, "is_animated", False) and image.format != "MPO":
         raise RefusedImageError(
             f"expected one image in {path}, got several frames or pages; save the one you need on its own"
@@ -114,14 +114,14 @@ def _header(image: ImageFile.ImageFile, path: str) -> Header:
             f"expected 8 or 16 bits of grey beside transparency in {path}, got fewer; save it as 8-bit PNG"
         )
     size = (image.height, image.width)
-    if image.format != "TIFF" and _orientation(image) >= 5:  # Pillow tells the size of a TIFF as it will be shown
+    if image.format != "TIFF" and _orientation(image) >= 5:  # for TIFF, Pillow's size already is the rotated one
         size = (image.width, image.height)
     grey = image.mode in GREY_MODES or _has_grey_palette(image) or "LA;16B" in _raw_modes(image)
     return Header(size, not grey, depth, alpha)
 
 
 def _depth(image: ImageFile.ImageFile, path: str) -> int:
-    """8, 16 or 32 bits; types whose white is ambiguous are refused."""
+    """8, 16 or 32 bits; types with an ambiguous white are rejected."""
     tags = getattr(image, "tag_v2", {})
     raw = _raw_modes(image)
     if image.mode in EIGHT_BIT_MODES:
@@ -129,7 +129,7 @@ def _depth(image: ImageFile.ImageFile, path: str) -> int:
         deep_map = image.format == "PPM" and any(isinstance(t[3], tuple) and t[3][-1] > 255 for t in image.tile)
         if not deep_tiff and not deep_map and not any(name.endswith(SIXTEEN_BITS) for name in raw):
             return 8
-        if all(_other_byte(name) for name in raw) and not deep_map:
+        if all(_low_byte_mode(name) for name in raw) and not deep_map:
             return 16
         raise RefusedImageError(
             f"expected 16-bit colours pixel by pixel in {path}, got a layout that cannot be read; save it as PNG"
@@ -163,32 +163,29 @@ def _sixteen_bits_of_grey(image: Image.Image) -> np.ndarray:
 
 
 def _sixteen_bits_of_colour(image: ImageFile.ImageFile, path: str) -> np.ndarray:
-    """16-bit colours, of which Pillow keeps the upper byte only.
-
-    Decoding the file again with the byte order swapped gives the lower byte.
-    """
+    """16-bit colours. Pillow keeps only the high byte; decoding again with swapped byte order gives the low byte."""
     key = image.info.get("transparency")
     grey_and_alpha = "LA;16B" in _raw_modes(image)
-    upper = np.asarray(_upright(image))
+    high = np.asarray(_upright(image))  # (height, width, 3 or 4)
     with _opened(path) as again:
-        again.tile = [_in_other_order(tile) for tile in again.tile]
-        lower = np.asarray(_upright(again))
-    if grey_and_alpha:  # read as four bytes: grey, upper and lower, and alpha, upper and lower
-        upper, lower = lower[..., 0::2], lower[..., 1::2]
-    pixels = upper.astype(np.uint16) * 256 + lower
+        again.tile = [_byte_swapped(tile) for tile in again.tile]
+        low = np.asarray(_upright(again))
+    if grey_and_alpha:  # decoded as RGBA, which is grey high, grey low, alpha high, alpha low
+        high, low = low[..., 0::2], low[..., 1::2]
+    pixels = high.astype(np.uint16) * 256 + low
     if key is not None:
         pixels[(pixels == np.array(key)).all(-1)] = 0
     return pixels if pixels.shape[-1] == 3 else _over_black(pixels, WHITE[16])
 
 
-def _in_other_order(tile: Any) -> Any:
+def _byte_swapped(tile: Any) -> Any:
     args = tile[3]
-    other = (_other_byte(args[0]), *args[1:]) if isinstance(args, tuple) else _other_byte(args)
+    other = (_low_byte_mode(args[0]), *args[1:]) if isinstance(args, tuple) else _low_byte_mode(args)
     return tile._replace(args=other) if hasattr(tile, "_replace") else (*tile[:3], other)  # a plain tuple in old Pillow
 
 
-def _other_byte(raw_mode: str) -> str | None:
-    """The raw mode that gives the lower byte where this one gives the upper; None if there is none."""
+def _low_byte_mode(raw_mode: str) -> str | None:
+    """The raw mode that decodes the low byte where this one decodes the high byte; None if there is none."""
     layout, _, order = raw_mode.partition(";16")
     if raw_mode == "LA;16B":
         return "RGBA"
@@ -198,20 +195,20 @@ def _other_byte(raw_mode: str) -> str | None:
 
 
 def _over_black(pixels: np.ndarray, white: int) -> np.ndarray:
-    """Values times their opacity: (height, width, 2) to (height, width), (height, width, 4) to (height, width, 3)."""
+    """Values times opacity: (height, width, 2) -> (height, width), (height, width, 4) -> (height, width, 3)."""
     values, alpha = pixels[..., :-1], pixels[..., -1:]
     shown = np.rint(values * (alpha / white)).astype(pixels.dtype)
     return shown[..., 0] if shown.shape[-1] == 1 else shown
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """The image, decoded and rotated as its orientation tag says."""
+    """The decoded image, rotated by its orientation tag."""
     ImageOps.exif_transpose(image, in_place=True)
     return image
 
 
 def _orientation(image: Image.Image) -> int:
-    # Asking a PNG without these for its EXIF data would decode it.
+    # For a PNG without these, getexif() would decode the pixels.
     if not {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"} & set(image.info):
         return 1
     return int(image.getexif().get(ORIENTATION, 1))
@@ -222,14 +219,13 @@ def _has_grey_palette(image: Image.Image) -> bool:
     if image.mode not in ("P", "PA") or image.palette is None:
         return False
     mode, content = image.palette.getdata()
-    if mode == "RGB;L":  # TIFF: all reds, then all greens, then all blues
-        entries = np.frombuffer(bytes(content), dtype=np.uint8).reshape(3, -1).T
-    else:
-        entries = np.frombuffer(bytes(content), dtype=np.uint8).reshape(-1, len(mode.partition(";")[0]))
+    flat = np.frombuffer(bytes(content), dtype=np.uint8)
+    planar = mode == "RGB;L"  # TIFF: all reds, then all greens, then all blues
+    entries = flat.reshape(3, -1).T if planar else flat.reshape(-1, len(mode.partition(";")[0]))  # (256, 3 or 4)
     return bool((entries[:, :1] == entries[:, :3]).all())
 
 
 def _raw_modes(image: ImageFile.ImageFile) -> set[str]:
-    """Layouts of the pixels in the file, by Pillow's names."""
+    """Pixel layouts of the file, by Pillow's names."""
     names = (tile[3][0] if isinstance(tile[3], tuple) and tile[3] else tile[3] for tile in image.tile)
     return {name for name in names if isinstance(name, str)}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
-    """SHA-256 of a text, and of name, type, shape and bytes of each tensor (on the CPU)."""
+    """SHA-256 of a text and of the name, type, shape and bytes of each tensor (on the CPU)."""
     found = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         found.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())

@@ -1,4 +1,4 @@
-"""Handwritten threes that need no download: the first 500 of MNIST's training set, shipped with the package."""
+"""The first 500 handwritten threes of MNIST's training set, shipped with the package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ N_THREES = 500
 def load_threes() -> np.ndarray:
     """Return the 500 handwritten threes in the package; nothing is downloaded.
 
-    They lie on one sheet, `threes.png`, 25 in a row. MNIST is by Y. LeCun and C. Cortes (CC BY-SA 3.0, see NOTICE).
+    They are stored in one image, `threes.png`, 25 per row. MNIST is by Y. LeCun and C. Cortes (CC BY-SA 3.0, see
+    NOTICE).
 
     Returns:
         Images (500, 28, 28), float64 in [0, 1], in MNIST's order.

@@ -1,4 +1,4 @@
-"""Tables from CSV, TSV and Parquet files; a file that is not one gives a clear error."""
+"""Tables from CSV, TSV and Parquet files, with clear errors for other files."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from gppvae.data.table import id_text, repeated_name
 from gppvae.data.words import reason, shortened
 
 SEPARATORS = (",", "\t", ";")
-HEAD_BYTES = 1 << 22  # of a file, enough for the header line and some rows
+HEAD_BYTES = 1 << 22  # read to find the separator: the header line and some rows
 PARQUET = (".parquet", ".pq")
-ROWS_TRIED = 20  # to tell the separator
-MISSING_WORDS = ("NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")  # in a column of numbers
-OTHER_KINDS = {  # how files begin that are often given by mistake
+ROWS_TRIED = 20  # compared to find the separator
+MISSING_NUMBERS = ("NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
+MISSING_IDS = ("NaN", "nan")  # NA may be a real id
+OTHER_FORMATS = {  # first bytes of files that are often given by mistake
     b"PK\x03\x04": "a zip file, such as an Excel workbook; save the sheet as CSV",
     b"\xd0\xcf\x11\xe0": "an Excel workbook; save the sheet as CSV",
     b"\x93NUMPY": "a NumPy array; samples are given with --data, beside a table",
     b"\x89HDF": "an HDF5 file; samples are given with --data, beside a table",
     b"PAR1": "a Parquet table; let its name end in .parquet",
 }
-NO_IDS = ("NaN", "nan")  # an id may well be called NA
 
 
 def read_table(path: str | os.PathLike[str], id_columns: Iterable[str] = ()) -> pd.DataFrame:
-    """A Parquet table, or one in UTF-8 with one header line, separated by commas, tabs or semicolons.
+    """A Parquet table, or UTF-8 text with a header line and commas, tabs or semicolons as separators.
 
     Args:
         path: the file; .parquet and .pq are Parquet, everything else is text.
-        id_columns: columns to keep as text, so that "007" stays "007" whatever else the column holds; a whole
-            number written as 3.0 is the id 3. In other columns, NA, NaN and null among numbers are missing numbers.
+        id_columns: columns to read as text, so that "007" stays "007"; an integer written as 3.0 is the id 3. In
+            other columns, NA, NaN and null among numbers are missing values.
 
     Example:
         >>> from pathlib import Path
@@ -60,7 +60,7 @@ def _read_text(file: Path, ids: list[str]) -> pd.DataFrame:
     separator = _separator(file, expected)
     try:
         with warnings.catch_warnings():
-            # Without this, a row with more fields than the header would lose them silently.
+            # Otherwise pandas silently drops the extra fields of a row that is longer than the header.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             table = pd.read_csv(
                 file,
@@ -79,23 +79,23 @@ def _read_text(file: Path, ids: list[str]) -> pd.DataFrame:
     for name in table.columns:
         if name in ids:
             texts = table[name].str.replace(r"^([-+]?\d+)\.0+$", r"\1", regex=True)
-            table[name] = texts.mask(texts.isin(NO_IDS))
+            table[name] = texts.mask(texts.isin(MISSING_IDS))
         elif not pd.api.types.is_numeric_dtype(table[name]):
             table[name] = _numbers_if_any(table[name])
     return table
 
 
 def _numbers_if_any(texts: pd.Series) -> pd.Series:
-    """A column of numbers if all texts but words for missing ones are numbers, else as it is."""
-    word = texts.isin(MISSING_WORDS)
-    if not word.any():
+    """The column as numbers if every text is a number or marks a missing one, else unchanged."""
+    missing = texts.isin(MISSING_NUMBERS)
+    if not missing.any():
         return texts
-    numbers = pd.to_numeric(texts.mask(word), errors="coerce").astype(float)
-    return texts if (numbers.isna() & texts.notna() & ~word).any() else numbers
+    numbers = pd.to_numeric(texts.mask(missing), errors="coerce").astype(float)
+    return texts if (numbers.isna() & texts.notna() & ~missing).any() else numbers
 
 
 def _read_parquet(file: Path, ids: list[str]) -> pd.DataFrame:
-    """A Parquet table; ids become text, as in a CSV table."""
+    """A Parquet table, with ids as text, as in a CSV table."""
     try:
         import pyarrow
     except ImportError:
@@ -117,14 +117,14 @@ def _read_parquet(file: Path, ids: list[str]) -> pd.DataFrame:
 
 
 def _check_text(file: Path, expected: str) -> None:
-    """Raise unless the whole file is UTF-8 without NUL bytes, at which a parser may stop reading."""
+    """Raise ValueError unless the whole file is UTF-8 without NUL bytes, at which a parser may stop."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
     with open(file, "rb") as content:
         start = content.read(8)
         if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             raise ValueError(f"{expected} UTF-16; save it as UTF-8")
-        other = next((words for mark, words in OTHER_KINDS.items() if start.startswith(mark)), None)
+        other = next((text for magic, text in OTHER_FORMATS.items() if start.startswith(magic)), None)
         if other is not None:
             raise ValueError(f"{expected} {other}")
         content.seek(0)
@@ -144,30 +144,30 @@ def _check_text(file: Path, expected: str) -> None:
 
 
 def _separator(file: Path, expected: str) -> str:
-    """The separator that gives the header and the first rows the same number of fields."""
+    """The separator with which the header and the first rows have the same number of fields."""
     with open(file, "rb") as content:
         head = content.read(HEAD_BYTES)
     if len(head) == HEAD_BYTES and b"\n" not in head and b"\r" not in head:
         raise ValueError(f"{expected} a first line of more than {HEAD_BYTES} bytes; check what the file is")
-    text = head.decode("utf-8-sig", errors="ignore")  # the last character may be cut
+    text = head.decode("utf-8-sig", errors="ignore")  # the last character may be incomplete
     if len(head) == HEAD_BYTES:
         text = text[: max(text.rfind("\n"), text.rfind("\r")) + 1]
     fields = {mark: _first_rows(text, mark) for mark in (*SEPARATORS, "|")}
-    cutting = [mark for mark in SEPARATORS if fields[mark] and len(fields[mark][0]) > 1]
-    even = [mark for mark in cutting if len({len(row) for row in fields[mark]}) == 1]
+    possible = [mark for mark in SEPARATORS if fields[mark] and len(fields[mark][0]) > 1]
+    even = [mark for mark in possible if len({len(row) for row in fields[mark]}) == 1]  # rows of equal length
     if len(even) > 1:
         raise ValueError(
-            f"expected one separator in {file}, got a header line that can be cut at {even[0]!r} and at {even[1]!r}; "
-            "put names and values with such marks in quotes"
+            f"expected one separator in {file}, got a header line that can be split at {even[0]!r} and at {even[1]!r}; "
+            "put names and values with these characters in quotes"
         )
-    if not cutting and fields["|"] and len(fields["|"][0]) > 1:
+    if not possible and fields["|"] and len(fields["|"][0]) > 1:
         raise ValueError(
             f"expected columns separated by commas, tabs or semicolons in {file}, got '|'; save it with one of these"
         )
-    chosen = (even or sorted(cutting, key=lambda mark: -len(fields[mark][0])) or [","])[0]
+    chosen = (even or sorted(possible, key=lambda mark: -len(fields[mark][0])) or [","])[0]
     twice = repeated_name(name for name in fields[chosen][0] if name) if fields[chosen] else None
     if twice is not None:
-        raise ValueError(f"expected column names that differ in {file}, got {shortened(twice)!r} twice; rename one")
+        raise ValueError(f"expected unique column names in {file}, got {shortened(twice)!r} twice; rename one")
     return chosen
 
 
@@ -179,6 +179,6 @@ def _first_rows(text: str, separator: str) -> list[list[str]]:
                 rows.append(row)
             if len(rows) > ROWS_TRIED:
                 break
-    except csv.Error:  # a field longer than the csv module allows; judge by what was read
+    except csv.Error:  # a field longer than the csv module allows; the rows so far are enough
         pass
     return rows

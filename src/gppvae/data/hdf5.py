@@ -1,4 +1,4 @@
-"""One data set of an HDF5 file: found by name, checked to be complete, and inside that file unless allowed."""
+"""One data set of an HDF5 file: found by name, checked for missing parts and for links to other files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gppvae.data.paths import plain_file
 from gppvae.data.unwritten import Unwritten, unwritten_part
 from gppvae.data.words import reason
 
-MAX_LINKS = 32  # in a row; links may form a cycle
+MAX_LINKS = 32  # followed in one path; links may form a cycle
 
 
 def open_hdf5(file: Path, name: str = "", outside: bool = False, fill_unwritten: bool = False) -> Any:
-    """The data set of this name, or the only one of the file.
+    """The data set of this name, or the only one in the file.
 
     Args:
-        file: the HDF5 file.  name: path of the data set in it; links are followed.
-        outside: whether data may lie in other files: external links, external storage, virtual data sets.
+        file: the HDF5 file.  name: path of the data set in the file; links are followed.
+        outside: whether data may be in other files: external links, external storage, virtual data sets.
         fill_unwritten: whether parts that were never written may be read as the fill value.
     """
     plain_file(file, "an HDF5 file")
-    with _one_sentence(file), contextlib.ExitStack() as on_failure:
+    with _readable_errors(file), contextlib.ExitStack() as on_failure:
         content = h5py.File(file, "r")
         on_failure.callback(content.close)
         names: list[str] = []
@@ -41,18 +41,18 @@ def open_hdf5(file: Path, name: str = "", outside: bool = False, fill_unwritten:
         if data.shape is None:
             raise ValueError(f"expected an array in {file}:{wanted}, got an empty data set; choose another one")
         _check_type(data, f"{file}:{wanted}")
-        _check_whole(data, outside, fill_unwritten, set())
-        on_failure.pop_all()  # the data set keeps its file open
+        _check_complete(data, outside, fill_unwritten, set())
+        on_failure.pop_all()  # the data set needs its file open
     return data
 
 
 @contextlib.contextmanager
-def _one_sentence(file: Path) -> Iterator[None]:
+def _readable_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
         raise
-    except (OSError, RuntimeError, KeyError) as error:  # what h5py raises, depending on where a file is damaged
+    except (OSError, RuntimeError, KeyError) as error:  # from h5py, depending on where a file is damaged
         raise ValueError(
             f"expected an HDF5 file at {file}, got something else or a damaged one "
             f"({reason(error)}); write it with h5py"
@@ -60,12 +60,12 @@ def _one_sentence(file: Path) -> Iterator[None]:
 
 
 def _text(name: str | bytes) -> str:
-    """A name as text; h5py gives bytes if it is not UTF-8."""
+    """A name as text; h5py returns bytes unless it is UTF-8."""
     return name if isinstance(name, str) else name.decode("utf-8", "replace")
 
 
 def _check_type(data: h5py.Dataset, name: str) -> None:
-    """Raise if NumPy has no type for the numbers, as in a damaged file."""
+    """Raise ValueError if NumPy has no type for the numbers, as in a damaged file."""
     try:
         _ = data.dtype
     except (ValueError, TypeError) as error:
@@ -75,7 +75,7 @@ def _check_type(data: h5py.Dataset, name: str) -> None:
 
 
 def _find(content: h5py.File, path: str, outside: bool) -> Any:
-    """The object at a path, link by link, since h5py would follow links into any other file; None if there is none."""
+    """The object at a path, or None. Resolved link by link, since h5py would follow links into any other file."""
     item: Any = content
     parts = [part for part in path.split("/") if part]
     links = 0
@@ -92,40 +92,41 @@ def _find(content: h5py.File, path: str, outside: bool) -> Any:
             return None
         parts = [part for part in link.path.split("/") if part] + parts
         if isinstance(link, h5py.ExternalLink):
-            item = h5py.File(_elsewhere(item.file.filename, _beside(item.file.filename, link.filename), outside), "r")
+            file = item.file.filename
+            item = h5py.File(_other_file(file, _relative(file, link.filename), outside), "r")
         elif link.path.startswith("/"):
             item = item.file
     return item
 
 
-def _beside(own: str, other: str) -> str:
-    """The path of another file, given relative to this one, as in links and virtual data sets."""
-    return os.path.join(os.path.dirname(own), other)
+def _relative(file: str, other: str) -> str:
+    """The path of another file, given relative to `file`, as in links and virtual data sets."""
+    return os.path.join(os.path.dirname(file), other)
 
 
-def _elsewhere(own: str, other: str, outside: bool) -> Path:
-    """The path of another file that this one refers to, if that is allowed and the file exists."""
+def _other_file(file: str, other: str, outside: bool) -> Path:
+    """The path of another file that `file` refers to, if that is allowed and it exists."""
     if not outside:
         raise ValueError(
-            f"expected all data inside {own}, got a part of it in {other}; "
+            f"expected all data inside {file}, got a part of it in {other}; "
             "allow other files with outside=True (--outside)"
         )
-    return plain_file(other, f"data that {own} refers to")
+    return plain_file(other, f"data that {file} refers to")
 
 
-def _check_whole(data: h5py.Dataset, outside: bool, fill_unwritten: bool, seen: set[tuple[str, str]]) -> None:
-    """Raise if values of the data set, or of the sources of a virtual one, are missing."""
+def _check_complete(data: h5py.Dataset, outside: bool, fill_unwritten: bool, seen: set[tuple[str, str]]) -> None:
+    """Raise ValueError if values of the data set, or of the sources of a virtual one, are missing."""
     name = f"{data.file.filename}:{data.name.strip('/')}"
     if (data.file.filename, data.name) in seen:
         return
     seen.add((data.file.filename, data.name))
-    found = unwritten_part(data)
-    if found is not None and not fill_unwritten:
-        raise ValueError(found.refusal(name))
+    unwritten = unwritten_part(data)
+    if unwritten is not None and not fill_unwritten:
+        raise ValueError(unwritten.error(name))
     left = data.nbytes
     for other, offset, size in data.external or ():
         # HDF5 resolves these names in the working directory, and reads zeros where such a file ends early.
-        path = _elsewhere(data.file.filename, os.path.abspath(other), outside)
+        path = _other_file(data.file.filename, os.path.abspath(other), outside)
         needed, have = offset + min(size, left), os.path.getsize(path)
         if have < needed:
             raise ValueError(f"expected {needed} bytes of {name} in {path}, got {have}; restore the file")
@@ -140,12 +141,12 @@ def _check_sources(
     sources = data.virtual_sources()
     mapped = sum(source.vspace.get_select_npoints() for source in sources)
     if mapped < data.size and not fill_unwritten:
-        raise ValueError(Unwritten(mapped, data.size, "values", data.fillvalue).refusal(name))
+        raise ValueError(Unwritten(mapped, data.size, "values", data.fillvalue).error(name))
     for source in sources:
         with contextlib.ExitStack() as opened:
             file = data.file
             if source.file_name != ".":
-                path = _elsewhere(data.file.filename, _beside(data.file.filename, source.file_name), outside)
+                path = _other_file(data.file.filename, _relative(data.file.filename, source.file_name), outside)
                 file = opened.enter_context(h5py.File(path, "r"))
             found = _find(file, source.dset_name, outside)
             if not isinstance(found, h5py.Dataset) or not _covers(found, source):
@@ -153,11 +154,11 @@ def _check_sources(
                 raise ValueError(
                     f"expected whole sources of {name}, got {file.filename}:{source.dset_name} with {fault}; restore it"
                 )
-            _check_whole(found, outside, fill_unwritten, seen)
+            _check_complete(found, outside, fill_unwritten, seen)
 
 
 def _covers(found: h5py.Dataset, source: Any) -> bool:
-    """Whether a data set has all the values that a virtual one takes from it; HDF5 fills in the rest."""
+    """Whether a source has all the values that a virtual data set maps; HDF5 would fill in the rest."""
     if found.shape is None:
         return False
     if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:  # stored without a shape

@@ -1,4 +1,4 @@
-"""The metadata of a gppvae file: JSON in the header of a safetensors file, checked, without PyTorch."""
+"""The metadata of a gppvae file: JSON in the header of a safetensors file, verified without PyTorch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gppvae.data.words import reason
 
 FORMAT = "gppvae-2"
 ADVICE = "restore it from a copy or fit again"
-# Names of the types in a header as digest() writes them.
+# Type names of safetensors as those of PyTorch, which digest() uses.
 TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
          "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}  # fmt: skip
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """The JSON beside the tensors; a missing, truncated, damaged or foreign file is one clear ValueError."""
+    """The JSON metadata; a truncated, damaged or foreign file raises ValueError, a missing one FileNotFoundError."""
     return checked_header(read_whole(path), path)
 
 
@@ -33,7 +33,7 @@ def read_whole(path: Path) -> bytes:
 
 
 def checked_header(content: bytes, path: Path) -> dict[str, Any]:
-    """The JSON in the header of a file's bytes, after its format and checksum are verified."""
+    """The JSON metadata in a file's bytes, after verification of format and checksum."""
     try:
         tensors = dict(deserialize(content))
         size = int.from_bytes(content[:8], "little")
@@ -57,7 +57,7 @@ def checked_header(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def read_object(text: str | bytes, path: Path) -> dict[str, Any]:
-    """A JSON object; anything else, or one that is nested too deeply, is one ValueError."""
+    """Parse a JSON object; anything else, or one that is nested too deeply, raises ValueError."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -68,15 +68,15 @@ def read_object(text: str | bytes, path: Path) -> dict[str, Any]:
 
 
 class MismatchError(ValueError):
-    """Arguments do not match a file; the file is fine, and the message says what is wrong."""
+    """Arguments do not match a file, which itself is valid."""
 
 
 @contextlib.contextmanager
 def checked_content(path: Path) -> Iterator[None]:
-    """Any error inside is blamed on the content of a file, and becomes one ValueError that names the file.
+    """Turn any error inside into a ValueError that names the file.
 
-    Code inside may assume that the content is right: a missing key, a number instead of a list and a tensor of the
-    wrong shape all end up here. Checks are needed only for what would go unnoticed.
+    Code inside may assume valid content: a missing key, a number instead of a list or a tensor of the wrong shape all
+    end up here. Explicit checks are needed only for mistakes that raise no error.
     """
     try:
         yield

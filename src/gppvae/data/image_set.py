@@ -1,4 +1,4 @@
-"""Images with the table that says what they show."""
+"""Images with their table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ImageSet:
     table: pd.DataFrame
 
     def pixels(self) -> np.ndarray:
-        """The images as networks see them: 8 and 16 bits as float32 in [0, 1], floats as they are."""
+        """The images as network input: 8 and 16 bits as float32 in [0, 1], floats unchanged."""
         return unit_pixels(self.images, self.images.dtype)
 
     def take(self, rows: np.ndarray) -> ImageSet:
@@ -31,7 +31,7 @@ class ImageSet:
 
 
 def unit_pixels(images: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
-    """Images whose values are of `kind`, or averages of such: divided by the white of 8 or 16 bits."""
+    """Images with values of type `kind`, or averages of these, divided by the white of 8 or 16 bits."""
     if kind not in (np.uint8, np.uint16):
         return images
     return images.astype(np.float32) / np.float32(np.iinfo(kind).max)

@@ -1,4 +1,4 @@
-"""Image files as an array that is decoded when it is read."""
+"""Image files as an array that is decoded on demand."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 class ImageFiles:
     """N image files as one array, (N, height, width), or (N, 3, height, width) if any of them is in colour.
 
-    The headers of all files are read at once, the pixels on demand. The type is uint8, or uint16 if any
-    file has 16 bits per value, or float32 if any has floats; white is 255, 65535 or 1. Orientation (EXIF) is applied,
-    palettes are looked up, transparent pixels are shown over black, and colour profiles are not applied.
+    The constructor reads all headers; pixels are decoded on demand. The type is uint8, or uint16 if any file has 16
+    bits per value, or float32 if any has floats; white is 255, 65535 or 1. The EXIF orientation is applied, palettes
+    are expanded, transparent pixels are blended over black, and colour profiles are not applied.
 
     Args:
-        paths: of the files, in the order of the table's rows.
-        size: (height, width) to resize to; without it all images must have the size of the first.
+        paths: of the files, one per row of the table.
+        size: (height, width) to resize to; by default all images must have the size of the first.
         colour: True for three channels, False for grey; None for colour if any file is in colour.
     """
 
@@ -61,12 +61,12 @@ class ImageFiles:
         names: Sequence[str] | None = None,
         outside: bool = False,
     ) -> ImageFiles:
-        """The images with these names; all images of a folder, sorted by name, when no names are given.
+        """The images with these names; without names, all images of the folder, sorted by name.
 
         Args:
             folder: of the images.  size: (height, width) to resize to.
             names: paths relative to the folder.
-            outside: whether names may lead out of the folder, by ".." or as absolute paths.
+            outside: whether names may be outside the folder, by ".." or as absolute paths.
         """
         if names is not None:
             return cls([path_inside(folder, name, outside) for name in names], size)
@@ -78,8 +78,8 @@ class ImageFiles:
     def __getitem__(self, key: Any) -> np.ndarray:
         wanted = range(len(self.paths))[key] if isinstance(key, slice) else np.asarray(key, dtype=np.int64).tolist()
         out = np.empty((len(wanted), *self.shape[1:]), dtype=self.dtype)
-        for place, number in enumerate(wanted):
-            out[place] = self._decode(self.paths[number])
+        for i, number in enumerate(wanted):
+            out[i] = self._decode(self.paths[number])
         return out
 
     def _decode(self, path: str) -> np.ndarray:
@@ -93,11 +93,12 @@ class ImageFiles:
             _check_same_size(path, pixels.shape[:2], self.size)  # the file may have changed since its header was read
         if not self.colour:
             return pixels
+        # (3, height, width)
         return pixels.transpose(2, 0, 1) if pixels.ndim == 3 else np.broadcast_to(pixels, (3, *self.size))
 
 
 def image_names(folder: str | os.PathLike[str]) -> list[Path]:
-    """The images of a folder, sorted by name; hidden files are skipped."""
+    """Paths of the images in a folder, sorted by name; hidden files are skipped."""
     found = sorted(
         path for path in Path(folder).iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
     )
@@ -110,7 +111,7 @@ def image_names(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def is_path_list(data: Any) -> bool:
-    """Whether these are paths: a list or column of text or Path objects."""
+    """Whether these are paths: a list or column of str or Path."""
     if not isinstance(data, (list, tuple)):
         dtype = str(getattr(data, "dtype", ""))
         textual = dtype in ("object", "str", "string") or dtype.startswith(("<U", ">U"))
@@ -148,7 +149,7 @@ def _to_grey(pixels: np.ndarray) -> np.ndarray:
 
 
 def _to_type(pixels: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Pixels in a type at least as deep as theirs; white stays white."""
+    """Pixels converted to a type of at least their depth; white stays white."""
     if pixels.dtype == dtype:
         return pixels
     white = np.iinfo(pixels.dtype).max
@@ -163,6 +164,6 @@ def _resize(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         return np.asarray(Image.fromarray(pixels).resize(shape, Image.Resampling.BILINEAR))
     if pixels.ndim == 3:
         return np.stack([_resize(channel, size) for channel in np.moveaxis(pixels, 2, 0)], axis=2)
-    # Pillow resizes 16-bit images well only as floats; float32 holds 16 bits exactly.
+    # Pillow resizes 16-bit images well only as floats; float32 represents 16 bits exactly.
     resized = np.asarray(Image.fromarray(pixels.astype(np.float32)).resize(shape, Image.Resampling.BILINEAR))
     return resized if pixels.dtype == np.float32 else np.rint(resized).astype(pixels.dtype)

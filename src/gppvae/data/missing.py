@@ -1,4 +1,4 @@
-"""Missing values: counted while samples are checked, reported in the log."""
+"""Counts of missing values, made while samples are checked and reported in the log."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ class MissingValues:
     """Counts of missing values (NaN), over samples and over channels of images or values of vectors.
 
     Attributes:
-        total: number of missing values.  n_values: of all values.
-        samples: number of samples without any observed value.  first: the first of them.
+        total: number of missing values.  n_values: number of all values.
+        samples: number of samples without any observed value.  first: index of the first of them.
         channels: indices of the channels (or values of vectors) that are missing in every sample.
     """
 
     def __init__(self, n_samples: int, n_channels: int, last: bool) -> None:
         self._last = last  # whether channels are the last axis of blocks
         self._observed = torch.zeros(n_channels, dtype=torch.float64)
-        self._counts = torch.zeros(3, dtype=torch.float64)  # missing, all values, samples without any
+        self._counts = torch.zeros(3, dtype=torch.float64)  # missing values, all values, samples without any
         self._first = n_samples
 
     def add(self, start: int, block: np.ndarray) -> None:
-        """Count in a block of samples, (B, ...) as given, the first of which is number `start`."""
+        """Add the counts of a block of samples, (B, ...) in the input layout, that begins at sample `start`."""
         missing = np.isnan(block)
         if missing.any():
             empty = missing.reshape(len(block), -1).all(1)
@@ -34,11 +34,12 @@ class MissingValues:
                 self._first = min(self._first, start + int(np.argmax(empty)))
         self._counts[1] += block.size
         channels = len(self._observed)
+        # (B * height * width, channels) or (B, channels, values of a channel)
         by_channel = (~missing).reshape(-1, channels) if self._last else (~missing).reshape(len(block), channels, -1)
         self._observed += torch.from_numpy(by_channel.sum(0 if self._last else (0, 2)).astype(np.float64))
 
-    def share(self, world: World) -> None:
-        """Add up what the processes of `world` counted; the attributes are there afterwards."""
+    def sum_over(self, world: World) -> None:
+        """Add up the counts of all processes and set the attributes."""
         firsts = torch.zeros(world.size, dtype=torch.float64)
         firsts[world.rank] = self._first
         world.sum_([self._observed, self._counts, firsts])
@@ -47,11 +48,11 @@ class MissingValues:
         self.channels: list[int] = torch.nonzero(self._observed == 0.0).flatten().tolist()
 
     def count(self) -> str:
-        """How much is missing, in one sentence."""
+        """The number of missing values, for the log."""
         return f"{self.total} of {self.n_values} values are missing ({100.0 * self.total / self.n_values:.3g}%)"
 
     def remarks(self, vectors: bool, names: list[str] | None = None) -> list[str]:
-        """Warnings about channels and samples without any observed value; `names` are those of the values, if any."""
+        """Warnings about channels and samples without any observed value; `names` are the names of the values."""
         found = []
         if self.channels:
             kind = ("value" if vectors else "channel") + ("s are" if len(self.channels) > 1 else " is")

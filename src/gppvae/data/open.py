@@ -32,10 +32,10 @@ def open_samples(
         path: a .npy file (memory-mapped), an HDF5 file (`faces.h5`, or `faces.h5:images` to name the data set), a
             Zarr array (its folder) or a folder of images, sorted by name.
         image_size: (height, width) to resize images of a folder to.
-        names: of the images in the folder, one per row of the table, instead of all of them sorted.
-        outside: whether image names may lead out of the folder, and an HDF5 file to data in other files.
+        names: of images in the folder, one per row of the table; by default all of them, sorted.
+        outside: whether image names and HDF5 files may refer to files elsewhere.
         fill_unwritten: whether parts of HDF5 data sets and Zarr arrays that are not stored may be read as their fill
-            value. Zarr 3 does not store chunks that hold nothing else; otherwise such parts were lost or never written.
+            value. Zarr 3 omits chunks that hold only the fill value; otherwise such parts were lost or never written.
 
     Example:
         >>> import numpy as np
@@ -72,9 +72,9 @@ def _npy(file: Path) -> np.ndarray:
             )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy multiplies an absurd shape before it refuses it
+            warnings.simplefilter("ignore", RuntimeWarning)  # overflow in the shape of a damaged header
             return np.load(file, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # a header is Python text, and parsing a damaged one raises anything
+    except Exception as error:  # the header is a Python literal, and parsing a damaged one raises anything
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the system's own message: no permission, input/output error
         raise ValueError(

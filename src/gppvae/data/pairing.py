@@ -1,4 +1,4 @@
-"""Which image file belongs to which row of a table."""
+"""Matches image files to the rows of a table."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def pair_images(
     size: tuple[int, int] | None = None,
     outside: bool = False,
 ) -> tuple[ImageFiles, str]:
-    """The images of a folder in the order of a table's rows, and a sentence that says how they were paired.
+    """The images of a folder in the order of the table's rows, and a sentence about how they were paired.
 
-    A column of the table decides: the one given, or else the one in which every value names a different file of the
-    folder, by its path in the folder or its name, with or without suffix. Without such a column, files are paired in
-    the order of their names, one per row.
+    Images are paired by a column: `image_column`, or the one in which every value names a different file of the folder,
+    by relative path or file name, with or without suffix. Without such a column, the sorted files are paired with the
+    rows in order.
 
     Args:
-        folder: of the images; columns may also name files of its subfolders.
-        frame: the table (DataFrame, dict of columns or Table); None reads all images in the order of their names.
+        folder: of the images; names may also refer to files in subfolders.
+        frame: the table (DataFrame, dict of columns or Table); None reads all images, sorted by name.
         image_column: the column with the images' names.
         size: (height, width) to resize to.
-        outside: whether names may lead out of the folder, by ".." or as absolute paths.
+        outside: whether names may be outside the folder, by ".." or as absolute paths.
     """
     if kind_of(folder) != "a folder":
         raise ValueError(f"expected a folder of images at {folder}, found {kind_of(folder)}; check the path")
-    shown = os.path.join(folder, "")
+    shown = os.path.join(folder, "")  # with a trailing slash
     if frame is None:
         if image_column is not None:
             raise ValueError("expected --table together with --image-column, got none; give the table with that column")
@@ -47,7 +47,7 @@ def pair_images(
         return ImageFiles(paths, size), f"read {len(paths)} files of {shown} in the order of {_order(paths)}"
     table = Table(frame)
     files = _FolderIndex(folder, outside)
-    column = _check(image_column, table[image_column], files) if image_column else _named_by_a_column(table, files)
+    column = _check(image_column, table[image_column], files) if image_column else _find_column(table, files)
     if column is not None:
         sentence = f"paired {len(table)} rows with {len(column.paths)} of {files.count} files of {shown}"
         return ImageFiles(column.paths, size), f"{sentence} by column {column.name!r}"
@@ -72,7 +72,7 @@ class _ImageColumn:
 
 
 class _FolderIndex:
-    """The images of a folder and its subfolders by every name that a table may give them."""
+    """The images of a folder and its subfolders, indexed by all names that a table may use."""
 
     def __init__(self, folder: str | os.PathLike[str], outside: bool) -> None:
         self.folder, self.outside = os.path.abspath(folder), outside
@@ -96,7 +96,7 @@ class _FolderIndex:
         path = os.path.normpath(text)
         if os.path.isabs(path):
             path = os.path.relpath(path, self.folder)
-        start = os.path.basename(self.folder) + os.sep  # a path as seen from the parent folder
+        start = os.path.basename(self.folder) + os.sep  # of paths relative to the parent folder
         for known in (path, path.removeprefix(start)):
             if known in self._paths:
                 return [self._paths[known]]
@@ -105,26 +105,27 @@ class _FolderIndex:
         return []
 
 
-def _named_by_a_column(table: Table, files: _FolderIndex) -> _ImageColumn | None:
-    """The column in which every value names a different file; None if no column names files."""
-    certain: list[_ImageColumn] = []
-    likely: list[_ImageColumn] = []
-    failed: list[ValueError] = []
+def _find_column(table: Table, files: _FolderIndex) -> _ImageColumn | None:
+    """The column in which every value names a different file; None if there is none."""
+    with_suffix: list[_ImageColumn] = []
+    without_suffix: list[_ImageColumn] = []
+    errors: list[ValueError] = []
     for name, values in table.columns.items():
         texts = [id_text(value) for value in values if not pd.isna(value)]
-        spelled_out = bool(texts) and all(text.lower().endswith(SUFFIXES) for text in texts)
-        if not spelled_out and not (len(texts) == len(table) and all(files.find(text) for text in texts)):
+        has_suffix = bool(texts) and all(text.lower().endswith(SUFFIXES) for text in texts)
+        if not has_suffix and not (len(texts) == len(table) and all(files.find(text) for text in texts)):
             continue
         try:
-            (certain if spelled_out else likely).append(_check(name, values, files))
+            (with_suffix if has_suffix else without_suffix).append(_check(name, values, files))
         except ValueError as error:
-            # Ids that happen to be file names are no error; names with a suffix that match no file are.
-            failed += [error] if spelled_out else []
-    found = certain or likely
-    if not found and failed:
-        raise failed[0]
-    if any(other.paths != found[0].paths for other in found[1:]):
-        first, second = found[0].name, next(other.name for other in found if other.paths != found[0].paths)
+            # Names with a suffix must match; other columns may match file names by chance.
+            errors += [error] if has_suffix else []
+    found = with_suffix or without_suffix
+    if not found and errors:
+        raise errors[0]
+    different = next((other for other in found if other.paths != found[0].paths), None)
+    if different is not None:
+        first, second = found[0].name, different.name
         raise ValueError(
             f"expected one column that names the images of {files.folder}, got columns {first!r} and {second!r} "
             "that name them in different orders; choose one with --image-column"
@@ -133,7 +134,7 @@ def _named_by_a_column(table: Table, files: _FolderIndex) -> _ImageColumn | None
 
 
 def _check(name: str, values: np.ndarray, files: _FolderIndex) -> _ImageColumn:
-    """The column's files, each of which must be there and be named once."""
+    """The column's files, each of which must exist and be named once."""
     first_row: dict[str, int] = {}
     for row, value in enumerate(values):
         if pd.isna(value):
@@ -165,15 +166,15 @@ def _path_of(name: str, text: str, row: int, files: _FolderIndex) -> str:
 
 
 def _order(paths: Sequence[Path]) -> str:
-    """Describes the order of sorted names, and where the numbers in them do not rise."""
+    """Describes the order of sorted names, and where it differs from numeric order."""
     names = [path.name for path in paths]
     keys = [_by_number(name) for name in names]
-    falls = next((n for n in range(len(names) - 1) if keys[n] > keys[n + 1]), None)
-    remark = "" if falls is None else f"; {names[falls]} comes before {names[falls + 1]}"
+    descent = next((n for n in range(len(names) - 1) if keys[n] > keys[n + 1]), None)
+    remark = "" if descent is None else f"; {names[descent]} comes before {names[descent + 1]}"
     return f"their names ({names[0]} first, {names[-1]} last{remark})"
 
 
 def _by_number(name: str) -> list[tuple[str, int]]:
-    """A key that sorts 9.png before 10.png: pairs of text and the number after it."""
+    """A natural sort key, 9.png before 10.png: pairs of text and the number after it."""
     parts = [*re.split(r"([0-9]+)", name), "0"]  # text, digits, text, digits, ..., text, and a last number
     return [(text, int(digits)) for text, digits in zip(parts[0::2], parts[1::2], strict=True)]

@@ -1,4 +1,4 @@
-"""Paths of input: plain files, inside the folder that was named."""
+"""Checks of input paths: plain files, inside the given folder."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def kind_of(path: str | os.PathLike[str]) -> str:
         return "a file"
     if stat.S_ISDIR(mode):
         return "a folder"
-    # Opening a pipe waits for a writer and a device may never end, so these are never opened.
+    # Never opened: a pipe would block until a writer comes, and a device may be endless.
     return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def plain_file(path: str | os.PathLike[str], what: str) -> Path:
-    """The path, if a plain file (or a link to one) is there.
+    """The path, if it is a plain file or a link to one.
 
     Args:
-        path: of the file.  what: is expected there, with its article: "a CSV table".
+        path: of the file.  what: expected kind of file, with its article: "a CSV table".
     """
     found = kind_of(path)
     if found == "no such file":
@@ -36,16 +36,16 @@ def plain_file(path: str | os.PathLike[str], what: str) -> Path:
 
 
 def path_inside(folder: str | os.PathLike[str], name: str, outside: bool = False) -> Path:
-    """The path of a file that is named relative to a folder.
+    """The path of a file given relative to a folder.
 
     Args:
-        folder: the user pointed at.
+        folder: given by the user.
         name: a path relative to it, or an absolute one.
-        outside: whether the name may lead out of the folder. Links inside the folder are followed in either case:
-            the owner of the folder made them, and tools that store data sets by checksum link every file.
+        outside: whether the file may be outside the folder. Links inside the folder are followed in either case: the
+            owner of the folder made them, and tools that store data sets by checksum link every file.
     """
     root = os.path.abspath(folder)
-    # normpath resolves ".." as text, and that path is opened: a linked subfolder cannot redirect it.
+    # normpath resolves ".." in the text, and the result is what gets opened: a linked subfolder cannot redirect it.
     path = os.path.normpath(os.path.join(root, name))
     if not outside and os.path.commonpath([root, path]) != root:
         raise ValueError(

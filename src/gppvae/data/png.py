@@ -1,4 +1,4 @@
-"""Pictures as PNG."""
+"""PNG encoding."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from PIL import Image
 
 
 def png_bytes(picture: np.ndarray, optimize: bool = False) -> bytes:
-    """One uint8 picture, (h, w) or (h, w, 3), as a PNG file; `optimize` makes it smaller and takes longer."""
+    """A uint8 image, (h, w) or (h, w, 3), as the bytes of a PNG file; `optimize` gives smaller files and is slower."""
     out = io.BytesIO()
     Image.fromarray(picture).save(out, format="PNG", optimize=optimize)
     return out.getvalue()
 
 
 def png_uri(picture: np.ndarray, optimize: bool = False) -> str:
-    """The same as a data URI, for a page that loads nothing."""
+    """The same as a data URI, for a self-contained page."""
     return "data:image/png;base64," + base64.b64encode(png_bytes(picture, optimize)).decode("ascii")

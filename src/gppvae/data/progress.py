@@ -1,4 +1,4 @@
-"""Progress of passes over rows, for whoever shows it."""
+"""Progress of passes over rows, for progress bars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _watcher: contextvars.ContextVar[Watcher | None] = contextvars.ContextVar("watch
 
 @contextlib.contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Call `watcher(rows done, all rows)` after every batch of every pass over rows inside the context."""
+    """Inside the context, call `watcher(rows done, all rows)` after every batch of every pass over rows."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -21,7 +21,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 def rows_done(done: int, total: int) -> None:
-    """Report how far a pass has come."""
+    """Report the progress of a pass."""
     watcher = _watcher.get()
     if watcher is not None:
         watcher(done, total)

@@ -1,7 +1,7 @@
 """Handwritten threes at evenly spaced angles, one angle held out.
 
-The structure is that of Casale et al. 2018, Sec. "Rotated MNIST": 10% of the digits are kept for validation, a quarter
-of the rest is removed at random, one angle is held out for the test.
+The split follows Casale et al. 2018, Sec. "Rotated MNIST": 10% of the digits are for validation, one angle is the test
+set, and a quarter of the remaining images is removed at random.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gppvae.data.image_set import ImageSet
 
 @dataclass(frozen=True, eq=False)
 class RotatedDigits:
-    """A data set of rotated digits, split.
+    """A split data set of rotated digits.
 
     Images are (n, 28, 28); in the tables, `digit` is the number of the handwritten three and `angle` its rotation in
     degrees.
 
     Attributes:
-        name: how the split was made.
-        train: views of the first 90% of the digits, never at the held-out angle.
-        valid: every view of the last 10% of the digits, digit by digit.
+        name: of the split.
+        train: views of the first 90% of the digits, without the held-out angle.
+        valid: all views of the last 10% of the digits, digit by digit.
         test: digits of the training part at the held-out angle; each has at least one training view.
-        angles: all angles in degrees, the held-out one included.
+        angles: all angles in degrees, including the held-out one.
         held_out_angle: the angle of the test images.
     """
 
@@ -54,10 +54,10 @@ def small_split(
     """Draw a small data set from the threes in the package.
 
     Args:
-        n_digits: how many threes, 10 to 500.
-        n_angles: how many evenly spaced angles from 0 degrees, at least 2.
-        seed: decides the digits, the held-out angle and which images are removed; the other draws are the same whether
-            or not `held_out_angle` is given.
+        n_digits: number of threes, 10 to 500.
+        n_angles: number of evenly spaced angles from 0 degrees, at least 2.
+        seed: of the choice of digits, held-out angle and removed images. Giving `held_out_angle` does not change the
+            other draws.
         held_out_angle: one of the angles, in degrees; None draws one.
         dtype: of the images.
 
@@ -74,7 +74,7 @@ def small_split(
 def rotate(images: npt.ArrayLike, angles: Sequence[float]) -> np.ndarray:
     """Rotate every image by every angle about its centre, with cubic splines.
 
-    The splines overshoot by about a quarter at sharp edges; nothing is clipped, as in the published data.
+    The splines overshoot by about a quarter at sharp edges; the values are not clipped, as in the published data.
 
     Args:
         images: (P, height, width).
@@ -101,9 +101,9 @@ def draw_split(
     held_out_angle: float | None,
     dtype: npt.DTypeLike,
 ) -> RotatedDigits:
-    """Pick digits from a pool (n, 28, 28), rotate them and split the views.
+    """Draw digits from a pool (n, 28, 28), rotate them and split the views.
 
-    The order of the draws and Python's own generator are those of the published split: change neither.
+    The published split depends on the order of the draws and on Python's `random`: change neither.
     """
     _check_sizes(n_digits, n_angles, len(pool))
     stream = random.Random(_checked_seed(seed))
@@ -112,10 +112,10 @@ def draw_split(
     drawn_angle = stream.sample(range(n_angles), 1)[0]
     held_out = drawn_angle if held_out_angle is None else _angle_index(held_out_angle, angles)
 
-    n_known = n_digits - n_digits // 10  # digits that are not for validation
+    n_known = n_digits - n_digits // 10  # digits outside the validation set
     cells = [(p, q) for p in range(n_known) for q in range(n_angles) if q != held_out]
     train = [cells[i] for i in stream.sample(range(len(cells)), 3 * len(cells) // 4)]
-    # In a small data set a digit can lose all its training views, and could not be predicted.
+    # In a small data set a digit can lose all its training views; it could not be predicted.
     seen = sorted({p for p, _ in train})
     test = [(p, held_out) for p in stream.sample(seen, 3 * n_known // 4)]
     valid = [(p, q) for p in range(n_known, n_digits) for q in range(n_angles)]
@@ -134,14 +134,14 @@ def draw_split(
 def _gathered(
     views: np.ndarray, rows: Sequence[tuple[int, int]], angles: Sequence[float], dtype: npt.DTypeLike
 ) -> ImageSet:
-    """Gather the views (digit, angle number) in the order of the rows."""
+    """The views at (digit, index of the angle), one per row."""
     p, q = np.array(rows).T
     table = pd.DataFrame({"digit": p.astype(np.int64), "angle": np.asarray(angles)[q]})
     return ImageSet(views[p, q].astype(dtype), table)
 
 
 def _check_sizes(n_digits: int, n_angles: int, n_available: int) -> None:
-    """Refuse sizes that leave a part empty or need more digits than there are."""
+    """Reject sizes that leave a part empty or need more digits than available."""
     if not 10 <= n_digits <= n_available:
         raise ValueError(f"n_digits must be from 10 to {n_available} for this source, got {n_digits}")
     if n_angles < 2:
@@ -149,7 +149,7 @@ def _check_sizes(n_digits: int, n_angles: int, n_available: int) -> None:
 
 
 def _checked_seed(seed: int) -> int:
-    """Refuse seeds that Python would accept silently: None seeds from the clock, and -1 is the same as 1."""
+    """Reject seeds that Python accepts silently: None seeds from the clock, and -1 is the same as 1."""
     try:
         number = operator.index(seed)
     except TypeError:
@@ -160,7 +160,7 @@ def _checked_seed(seed: int) -> int:
 
 
 def _angle_index(angle: float, angles: Sequence[float]) -> int:
-    """Return which of the angles the given one is."""
+    """Index of the given angle."""
     nearest = int(np.argmin(np.abs(np.asarray(angles) - angle)))
     if not np.isclose(angles[nearest], angle, rtol=0, atol=1e-9):
         listed = ", ".join(f"{a:g}" for a in angles)

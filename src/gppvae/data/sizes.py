@@ -1,4 +1,4 @@
-"""Sizes of samples of counts, such as sequencing depth: a column of the table, carried along with the coded rows."""
+"""Sizes of count samples, such as sequencing depth: a column of the table, stored with the coded rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZE = "(size)"
 
 
 def code_sizes(table: Table, name: str) -> Column:
-    """The column of sizes; zero, negative, missing or text is an error that names the row."""
+    """The coded column of sizes; other values than positive numbers raise ValueError."""
     values = table.numeric((name,))
     bad = np.flatnonzero(values[:, 0] <= 0.0)
     if bad.size:
@@ -25,6 +25,6 @@ def code_sizes(table: Table, name: str) -> Column:
 
 
 def sizes_in(rows: Rows) -> Tensor | None:
-    """Sizes that rows give, (N,) float64; None where the table had no such column."""
+    """Sizes of rows, (N,) float64; None if the table had no such column."""
     column = rows.columns.get(SIZE)
     return None if column is None else column.by_row[:, 0]

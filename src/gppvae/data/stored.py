@@ -1,4 +1,4 @@
-"""Rows of an array wherever it is stored: in memory, memory-mapped, or in chunks (HDF5, Zarr)."""
+"""Readers for rows of arrays in memory, memory-mapped, or stored in chunks (HDF5, Zarr)."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from gppvae.data.subset import Subset
 from gppvae.data.unwritten import is_zarr, zarr_folder
 from gppvae.data.words import reason
 
-UNIT_BYTES = 1 << 18  # chunks smaller than this are read several at a time
-BUFFER_BYTES = 32 << 20  # of chunks that are shuffled together; twice as much is kept
-MAX_CHUNK_BYTES = 1 << 31  # of one chunk, which must be decompressed as a whole
+UNIT_BYTES = 1 << 18  # smaller chunks are read several at a time
+BUFFER_BYTES = 32 << 20  # size of the shuffle buffer; the cache is twice as large
+MAX_CHUNK_BYTES = 1 << 31  # a chunk is decompressed as a whole
 
 
 class Reader(abc.ABC):
     """Reads rows of one array-like.
 
     Attributes:
-        unit_rows: rows that are read together at no extra cost; 1 where rows can be read one by one.
-        buffer_units: units held in memory at a time.
-        threads: worth using to read ahead.
-        worth_holding: whether all rows may be held in memory as one dense array, if it is small enough.
+        unit_rows: rows that are read together at no extra cost; 1 where single rows can be read.
+        buffer_units: units in the shuffle buffer.
+        threads: number of threads that read ahead.
+        cacheable: whether all rows may be loaded into memory as one dense array, if small enough.
     """
 
     unit_rows: int = 1
     buffer_units: int = 1
     threads: int = 1
-    worth_holding: bool = True
+    cacheable: bool = True
 
     @abc.abstractmethod
     def rows(self, index: np.ndarray) -> np.ndarray:
-        """Rows at `index`, in that order; a row may be asked for twice."""
+        """Rows at `index`, in this order; repeats are allowed."""
 
     @abc.abstractmethod
     def block(self, start: int, stop: int) -> np.ndarray:
@@ -64,9 +64,9 @@ class ArrayReader(Reader):
 
 
 class MapReader(Reader):
-    """A read-only memory map, read through its file.
+    """A read-only memory map, read through its file descriptor.
 
-    Pages of a map stay resident once touched, and random rows soon touch all of them.
+    Pages of a map stay resident once touched, and random access soon touches all of them.
     """
 
     def __init__(self, data: np.memmap) -> None:
@@ -74,7 +74,7 @@ class MapReader(Reader):
         self._row_bytes = int(data.dtype.itemsize * np.prod(self.shape))
         page = mmap.ALLOCATIONGRANULARITY
         mapped = np.frombuffer(data._mmap, dtype=np.uint8)  # type: ignore[attr-defined]
-        # The map starts at the page that holds the first byte of the array.
+        # The map starts at a page boundary, before the first byte of the array.
         self._start = data.offset - data.offset % page + data.ctypes.data - mapped.ctypes.data
         self._file = os.open(str(data.filename), os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
@@ -93,8 +93,8 @@ class MapReader(Reader):
 
     def rows(self, index: np.ndarray) -> np.ndarray:
         out = np.empty((len(index), *self.shape), dtype=self.dtype)
-        for place, number in enumerate(index.tolist()):
-            self._fill(out[place : place + 1], number)
+        for i, number in enumerate(index.tolist()):
+            self._fill(out[i : i + 1], number)
         return out
 
     def block(self, start: int, stop: int) -> np.ndarray:
@@ -103,7 +103,7 @@ class MapReader(Reader):
         return out
 
     def _fill(self, out: np.ndarray, row: int) -> None:
-        into = out.reshape(-1).view(np.uint8).data
+        into = out.reshape(-1).view(np.uint8).data  # the bytes of `out`
         done = 0
         while done < into.nbytes:
             got = os.preadv(self._file, [into[done:]], self._start + row * self._row_bytes + done)
@@ -115,10 +115,10 @@ class MapReader(Reader):
 
 
 class ChunkReader(Reader):
-    """An array stored in chunks of rows: whole chunks are read, and the latest ones are kept.
+    """An array stored in chunks of rows, read through an LRU cache of full chunks.
 
-    The array is read by slices only, which are fast in HDF5 and Zarr (2 and 3). With one thread that reads ahead,
-    batches are read in order, and every chunk once per epoch.
+    The array is read by slices only, which are fast in HDF5 and Zarr (2 and 3). A single prefetch thread reads the
+    batches in order, and so every chunk once per epoch.
     """
 
     def __init__(self, data: Any, chunk_rows: int) -> None:
@@ -126,7 +126,7 @@ class ChunkReader(Reader):
         row_bytes = max(1, int(np.dtype(data.dtype).itemsize * np.prod(data.shape[1:])))
         self.unit_rows = chunk_rows * max(1, UNIT_BYTES // (chunk_rows * row_bytes))
         self.buffer_units = max(2, BUFFER_BYTES // (self.unit_rows * row_bytes))
-        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._cache: OrderedDict[int, np.ndarray] = OrderedDict()
         self._lock = threading.Lock()
 
     def rows(self, index: np.ndarray) -> np.ndarray:
@@ -139,20 +139,20 @@ class ChunkReader(Reader):
         return out
 
     def _unit(self, number: int) -> np.ndarray:
-        if number not in self._kept:
+        if number not in self._cache:
             start = number * self.unit_rows
-            self._kept[number] = self.block(start, min(start + self.unit_rows, self.n_rows))
-            if len(self._kept) > 2 * self.buffer_units:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(number)
-        return self._kept[number]
+            self._cache[number] = self.block(start, min(start + self.unit_rows, self.n_rows))
+            if len(self._cache) > 2 * self.buffer_units:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(number)
+        return self._cache[number]
 
     def block(self, start: int, stop: int) -> np.ndarray:
         return _read(self.data, start, stop, lambda: self.data[start:stop])
 
 
 class PointReader(Reader):
-    """Any other array-like, such as image files; indexed by increasing positions without repeats."""
+    """Any other array-like, such as image files; indexed by increasing positions without repeats, as h5py requires."""
 
     threads = min(4, os.cpu_count() or 1)
 
@@ -170,9 +170,9 @@ class PointReader(Reader):
 
 
 class SparseReader(Reader):
-    """A scipy sparse matrix or array in memory; only the rows of a batch become dense."""
+    """A scipy sparse matrix or array in memory; the rows of a batch become dense."""
 
-    worth_holding = False
+    cacheable = False
 
     def __init__(self, data: Any) -> None:
         self.data = data.tocsr()
@@ -185,7 +185,7 @@ class SparseReader(Reader):
 
 
 class SubsetReader(Reader):
-    """Some rows of an array that has its own reader, so that a subset is read as fast as the whole."""
+    """A subset of rows, read through the reader of the whole array."""
 
     def __init__(self, data: Subset) -> None:
         self.index, self._whole = data.index, reader_of(data.data)
@@ -193,7 +193,7 @@ class SubsetReader(Reader):
         in_order = bool((np.diff(data.index) > 0).all())
         self.unit_rows = max(1, round(self._whole.unit_rows * share)) if in_order else 1
         self.buffer_units, self.threads = self._whole.buffer_units, self._whole.threads
-        self.worth_holding = self._whole.worth_holding
+        self.cacheable = self._whole.cacheable
 
     def rows(self, index: np.ndarray) -> np.ndarray:
         return self._whole.rows(self.index[index])
@@ -203,7 +203,7 @@ class SubsetReader(Reader):
 
 
 def check_chunks(data: Any) -> None:
-    """Refuse chunks that would fill the memory; damaged metadata can claim any size."""
+    """Reject chunks that would fill the memory; damaged metadata can claim any size."""
     chunks = getattr(data, "chunks", None)
     if not chunks or not all(isinstance(n, int) for n in chunks):
         return
@@ -216,10 +216,10 @@ def check_chunks(data: Any) -> None:
 
 
 def _read(data: Any, start: int, stop: int, values: Callable[[], Any]) -> np.ndarray:
-    """Rows of an array, all between `start` and `stop`; a damaged array is one clear ValueError."""
+    """`values()`, which reads rows between `start` and `stop`; a damaged array raises ValueError."""
     try:
         return np.asarray(values())
-    except Exception as error:  # each compressor raises its own errors, some of them RuntimeError
+    except Exception as error:  # the type depends on the compressor
         if isinstance(data, h5py.Dataset):
             name = f"{data.file.filename}:{data.name}"
         elif is_zarr(data):

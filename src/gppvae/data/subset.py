@@ -1,4 +1,4 @@
-"""Subsets of a data set without copying it, and the random subset held out for validation."""
+"""Subsets of a data set without copies, and random validation splits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gppvae.data.table import Table
 
 
 class Subset:
-    """Samples of an array-like at given positions, read on demand.
+    """Samples of an array-like at the given positions, read on demand.
 
     Args:
         data: array-like with shape, dtype and indexing.
@@ -32,20 +32,20 @@ class Subset:
 
 
 def evenly(n: int, most: int) -> np.ndarray:
-    """At most `most` of n positions, evenly spaced, both ends included."""
+    """At most `most` of n positions, evenly spaced, including both ends."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.zeros(0, np.int64)
 
 
 def hold_out(
     table: Table, fraction: float, id_columns: Sequence[str] = (), seed: int = 0, least_left: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of training and validation rows, drawn at random.
+    """Positions of the training and validation rows of a random split.
 
-    Every id keeps training rows, since nothing can be predicted for an id never seen.
+    Every id keeps training rows: unseen ids cannot be predicted.
 
     Args:
-        table: all rows.  fraction: share of the rows to hold out, in (0, 1).
-        id_columns: columns of ids.  seed: of the draw.  least_left: training rows that every id keeps.
+        table: all rows.  fraction: of the rows to hold out, in (0, 1).
+        id_columns: columns of ids.  seed: of the split.  least_left: minimum number of training rows per id.
     """
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"the validation fraction must be between 0 and 1, got {fraction}; use for example 0.1")
@@ -54,15 +54,15 @@ def hold_out(
     wanted = max(1, round(fraction * len(table)))
     held: list[int] = []
     for row in np.random.default_rng(seed).permutation(len(table)).tolist():
-        own = [str(column[row]) for column in ids]
-        if len(held) < wanted and all(count[name] > least_left for count, name in zip(left, own, strict=True)):
+        names = [str(column[row]) for column in ids]
+        if len(held) < wanted and all(count[name] > least_left for count, name in zip(left, names, strict=True)):
             held.append(row)
-            for count, name in zip(left, own, strict=True):
+            for count, name in zip(left, names, strict=True):
                 count[name] -= 1
     if not held or len(held) == len(table):
         raise ValueError(
-            f"expected rows to spare for validation, got {len(table)} rows with one or no row per id left over; "
-            "give validation data of their own"
+            f"expected enough rows to hold some out, got {len(table)} rows, with too few rows per id for training; "
+            "give separate validation data"
         )
     validation = np.sort(np.array(held))
     return np.setdiff1d(np.arange(len(table)), validation), validation

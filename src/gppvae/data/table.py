@@ -1,4 +1,4 @@
-"""The table that says what each sample is: named columns in, coded rows out."""
+"""The table of the samples' auxiliary columns: named columns in, coded rows out."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch import Tensor
 from gppvae.data.words import decimal_comma, did_you_mean, shortened
 
 DATE = re.compile(r"\d{4}[-/]\d{2}[-/]\d{2}([ T]|$)")
-MAX_ID_LENGTH = 1000  # characters; ids have a fixed width in memory, so a long one would cost its length in every row
+MAX_ID_LENGTH = 1000  # characters; arrays of ids have a fixed width, so every row pays for the longest id
 
 
 class Table:
     """Named columns of equal length.
 
     Args:
-        columns: a DataFrame, named levels of whose index are columns too; a mapping of column name to one-dimensional
-            values; or a Table.
+        columns: a DataFrame, where named index levels become columns too; a mapping from column name to
+            one-dimensional values; or a Table.
     """
 
     def __init__(self, columns: pd.DataFrame | Mapping[str, Any] | Table) -> None:
@@ -32,7 +32,7 @@ class Table:
             columns = columns.columns
         twice = repeated_name(str(name) for name in columns) if isinstance(columns, (pd.DataFrame, Mapping)) else None
         if twice is not None:
-            raise ValueError(f"expected column names that differ, got {shortened(twice)!r} twice; rename one")
+            raise ValueError(f"expected unique column names, got {shortened(twice)!r} twice; rename one")
         if isinstance(columns, pd.DataFrame):
             names = [name for name in columns.index.names if name is not None and name not in columns.columns]
             index = {str(name): columns.index.get_level_values(name).to_numpy() for name in names}
@@ -47,7 +47,7 @@ class Table:
         if not lengths:
             raise ValueError("expected a table with at least one column, got none; name the columns of the kernel")
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"expected columns of one length, got {lengths}; every sample needs every column")
+            raise ValueError(f"expected columns of equal length, got {lengths}; every sample needs every column")
         self.n_rows = next(iter(lengths.values()))
 
     def __len__(self) -> int:
@@ -62,18 +62,18 @@ class Table:
         return self.columns[name]
 
     def take(self, index: np.ndarray) -> Table:
-        """The rows at `index`, in that order."""
+        """The rows at `index`, in this order."""
         return Table({name: values[index] for name, values in self.columns.items()})
 
     def known(self, names: Sequence[str]) -> np.ndarray:
-        """Positions of the rows at which none of these columns is missing."""
+        """Positions of the rows without missing values in these columns."""
         missing = [pd.isna(self[name]) for name in names]
         return np.flatnonzero(~np.any(missing, axis=0)) if missing else np.arange(self.n_rows)
 
     def numeric(self, names: tuple[str, ...], may_miss: bool = False) -> np.ndarray:
-        """The named columns as float64, (N, len(names)); text or non-finite entries are an error.
+        """The named columns as float64, (N, len(names)); text and non-finite entries raise ValueError.
 
-        Dates and times are days since 1970-01-01 (UTC), durations are days.
+        Dates and times become days since 1970-01-01 (UTC), durations become days.
 
         Args:
             may_miss: whether NaN is allowed.
@@ -100,7 +100,7 @@ class Table:
         return np.stack(parts, axis=1)
 
     def levels(self, name: str) -> np.ndarray:
-        """Distinct ids of a column, sorted; missing ids are an error."""
+        """Distinct ids of a column, sorted; missing ids raise ValueError."""
         return self.coded_ids(name)[1]
 
     def ids(self, name: str) -> np.ndarray:
@@ -109,7 +109,7 @@ class Table:
         return levels[codes]
 
     def coded_ids(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Which id each row holds, (N,) int64, and the distinct ids as sorted text."""
+        """The id of each row as a code, (N,) int64, and the distinct ids as sorted text, (P,)."""
         raw = self[name]
         missing = np.flatnonzero(pd.isna(raw))
         if missing.size:
@@ -125,13 +125,13 @@ class Table:
                 f"column {name!r} must hold ids of at most {MAX_ID_LENGTH} characters, got {len(longest)} in "
                 f"{shortened(longest)!r}; shorten them"
             )
-        levels, place = np.unique(np.array(texts, dtype=str), return_inverse=True)
-        return place.astype(np.int64)[codes], levels
+        levels, level_of = np.unique(np.array(texts, dtype=str), return_inverse=True)  # 3 and "3" become one level
+        return level_of.astype(np.int64)[codes], levels
 
 
 @dataclass(frozen=True)
 class Column:
-    """One coded column: row n holds `values[index[n]]`.
+    """One coded column: row n has the value `values[index[n]]`.
 
     Attributes:
         index: (N,) int64.
@@ -148,7 +148,7 @@ class Column:
 
 
 class Rows:
-    """Coded rows of a table: what kernels take. Slicing keeps the shared distinct values."""
+    """Coded rows of a table, the input of kernels. Slices share the distinct values."""
 
     def __init__(self, columns: dict[str, Column], n_rows: int) -> None:
         self.columns = columns
@@ -171,16 +171,16 @@ class Rows:
 
 
 def distinct_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct rows of (N, d) numbers in rising order, (D, d), and which of them each row is, (N,).
+    """Distinct rows of (N, d) numbers in lexicographic order, (D, d), and the index of each row into them, (N,).
 
-    As numpy.unique(axis=0), but by hashing: time linear in N, much faster than sorting whole rows.
+    As numpy.unique(axis=0), but by hashing: linear in N, and much faster than sorting rows.
     """
     codes = np.zeros(len(values), dtype=np.int64)
     for column in values.T:
-        own, levels = pd.factorize(column, sort=True)
-        codes, _ = pd.factorize(codes * max(len(levels), 1) + own, sort=True)
+        column_codes, levels = pd.factorize(column, sort=True)
+        codes, _ = pd.factorize(codes * max(len(levels), 1) + column_codes, sort=True)
     first = np.zeros(codes.max() + 1 if len(codes) else 0, dtype=np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # the first row of each code is written last
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # reversed, so that the first row of each code is written last
     return values[first], codes.astype(np.int64)
 
 
@@ -200,8 +200,7 @@ def _one_dimensional(name: str, values: Any) -> np.ndarray:
 def days(column: np.ndarray) -> np.ndarray | None:
     """Dates as days since 1970-01-01 (UTC), durations as days; None for any other column.
 
-    Dates may be of a type for dates, or texts of the form 2020-01-31 or 2020-01-31 12:00. What is missing, or no date
-    among dates, is NaN.
+    Dates may have a date type or be text such as 2020-01-31 or 2020-01-31 12:00. Missing and invalid dates are NaN.
     """
     if column.dtype.kind == "m":
         return np.asarray(column / np.timedelta64(1, "D"), dtype=np.float64)
@@ -209,13 +208,13 @@ def days(column: np.ndarray) -> np.ndarray | None:
     text = isinstance(first, str) and DATE.match(first) is not None
     if column.dtype.kind != "M" and not text and not isinstance(first, datetime.date):  # Timestamps are dates
         return None
-    how = {"format": "ISO8601"} if text else {}
-    found = pd.to_datetime(pd.Series(column), utc=True, errors="coerce", **how)
-    return np.asarray((found - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1), dtype=np.float64)
+    options = {"format": "ISO8601"} if text else {}
+    dates = pd.to_datetime(pd.Series(column), utc=True, errors="coerce", **options)
+    return np.asarray((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1), dtype=np.float64)
 
 
 def repeated_name(names: Iterable[str]) -> str | None:
-    """The first name that appears twice."""
+    """The first name that appears twice, or None."""
     listed = pd.Index(list(names), dtype=object)
     return next(iter(listed[listed.duplicated()]), None)
 

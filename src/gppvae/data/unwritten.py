@@ -1,4 +1,4 @@
-"""Stored arrays with parts that were never written or got lost: they would silently be read as the fill value."""
+"""Stored arrays with unwritten or lost parts, which HDF5 and Zarr silently read as the fill value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-COUNTED = 1_000_000  # chunks of an array that is not in a local folder; asking for more would take too long
+MAX_COUNTED = 1_000_000  # chunks of a remote array; counting more would take too long
 CHUNK_NAME = re.compile(r"(c[./])?[0-9]+([./][0-9]+)*")  # formats 2 and 3, with either separator
 
 
@@ -21,8 +21,8 @@ class Unwritten:
     """An array that is not stored completely.
 
     Attributes:
-        stored, total: number of units that are stored, and that should be.
-        unit: "chunks", "shards" or "values".  fill: what the missing ones are read as.
+        stored, total: number of stored units, and of all units.
+        unit: "chunks", "shards" or "values".  fill: the value that missing units are read as.
     """
 
     stored: int
@@ -30,23 +30,23 @@ class Unwritten:
     unit: str
     fill: Any
 
-    def refusal(self, name: str) -> str:
-        """The error message that refuses the array."""
+    def error(self, name: str) -> str:
+        """The message of the error that rejects the array."""
         return (
             f"expected all {self.total} {self.unit} of {name}, got {self.stored or 'none'}; the others would be read "
             f"as {self.fill}: restore them, or, if they hold nothing else, pass fill_unwritten=True (--fill-unwritten)"
         )
 
-    def remark(self, name: str) -> str:
-        """The message for the log, where the array is accepted as it is."""
+    def warning(self, name: str) -> str:
+        """The message for the log where the array is accepted."""
         missing = f"{self.total - self.stored} of {self.total} {self.unit}"
         return f"{missing} of {name} are not stored and read as {self.fill}"
 
 
 def unwritten_part(data: Any) -> Unwritten | None:
-    """How much of an HDF5 data set or Zarr array is not stored; None if it is complete, and for other arrays.
+    """The missing part of an HDF5 data set or Zarr array; None if it is complete, and for other arrays.
 
-    A fill value of NaN already means that nothing was observed, so it is not reported.
+    Arrays with a fill value of NaN are not reported: NaN means not observed.
     """
     if isinstance(data, h5py.Dataset):
         found = _in_hdf5(data)
@@ -58,7 +58,7 @@ def unwritten_part(data: Any) -> Unwritten | None:
 
 
 def is_zarr(data: Any) -> bool:
-    """Whether this is an array of the zarr package, which need not be installed."""
+    """Whether this is a Zarr array, without importing zarr."""
     return type(data).__module__.partition(".")[0] == "zarr" and hasattr(data, "chunks")
 
 
@@ -71,7 +71,7 @@ def zarr_folder(array: Any) -> str | None:
 
 
 def _in_hdf5(data: h5py.Dataset) -> Unwritten | None:
-    """Of the data set itself; the sources of a virtual one are checked in hdf5.py."""
+    """The missing part of the data set itself; hdf5.py checks the sources of virtual ones."""
     if not data.size or data.is_virtual:
         return None
     if data.chunks is not None:
@@ -89,7 +89,7 @@ def _in_zarr(array: Any) -> Unwritten | None:
     folder, cell = zarr_folder(array), shards or array.chunks
     if folder is not None:
         total, stored = _cells(array.shape, cell), _stored_chunks(folder, array.shape, cell)
-    elif array.nchunks <= COUNTED:
+    elif array.nchunks <= MAX_COUNTED:
         total, stored, unit = array.nchunks, array.nchunks_initialized, "chunks"
     else:
         return None
@@ -97,21 +97,21 @@ def _in_zarr(array: Any) -> Unwritten | None:
 
 
 def _stored_chunks(folder: str, shape: Sequence[int], cell: Sequence[int]) -> int:
-    """Number of files of a folder whose names are positions in the grid of chunks.
+    """Number of files in a folder whose names are positions in the grid of chunks.
 
-    Listed here and not by zarr, which visits every position of the grid: with a damaged shape that might never end.
+    zarr would check every position of the grid, which takes forever with a damaged shape.
     """
     grid = [-(-n // size) for n, size in zip(shape, cell, strict=True)]
     count = 0
-    for place, _ in files_below(folder):
-        if CHUNK_NAME.fullmatch(place):
-            numbers = [int(part) for part in re.split("[./]", place.removeprefix("c")) if part]
+    for path, _ in files_below(folder):
+        if CHUNK_NAME.fullmatch(path):
+            numbers = [int(part) for part in re.split("[./]", path.removeprefix("c")) if part]
             count += len(numbers) == len(grid) and all(n < end for n, end in zip(numbers, grid, strict=True))
     return count
 
 
 def files_below(folder: str | os.PathLike[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """All files below a folder, with their paths relative to it, joined by "/"."""
+    """All files below a folder, with their relative paths, separated by "/"."""
     waiting = [("", os.fspath(folder))]
     while waiting:
         start, path = waiting.pop()

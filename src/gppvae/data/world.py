@@ -1,4 +1,4 @@
-"""The processes that share the work. One process is the ordinary case, not a special one."""
+"""The processes that share a fit. One process is the case of size 1."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 class World(abc.ABC):
-    """Processes that hold the same model and see different rows.
+    """Processes with the same model and different rows.
 
-    Sums over rows are added up by `sum_`. Other terms (a prior's penalty, a KL divergence) are multiplied by `share`
+    `sum_` adds up sums over rows. Other terms (the penalty of a prior, a KL divergence) are multiplied by `share`
     first, so that they count once.
 
     Attributes:
@@ -33,11 +33,11 @@ class World(abc.ABC):
         return 1.0 / self.size
 
     def part(self, n: int) -> slice:
-        """This process's part of n things; parts differ by at most one and some may be empty."""
+        """This process's part of n items; sizes differ by at most one, and parts may be empty."""
         return slice(self.rank * n // self.size, (self.rank + 1) * n // self.size)
 
     def join(self, part: Tensor, here: slice, total: int) -> Tensor:
-        """Rows of all processes, (total, ...), of which this one holds those at `here`; gradients go back to each."""
+        """All-gather: rows of all processes, (total, ...), with `part` at `here`; gradients flow back to each."""
         if self.size == 1:
             return part
         joined: Tensor = _Join.apply(part, self, here, total)
@@ -45,19 +45,19 @@ class World(abc.ABC):
 
     @abc.abstractmethod
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Add each tensor up over all processes, in place. All must call it, with tensors of the same shapes."""
+        """All-reduce: sum each tensor over all processes, in place. All must call it, with tensors of equal shapes."""
 
     @abc.abstractmethod
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
-        """Give every process the values of the first, in place."""
+        """Copy the values of the first process to all others, in place."""
 
     @abc.abstractmethod
     def barrier(self) -> None:
-        """Wait until every process is here."""
+        """Wait for all processes."""
 
 
 class _Join(torch.autograd.Function):
-    """Joins the parts of a tensor that processes hold; every process may use all of it in its loss."""
+    """All-gather with a gradient: the loss of every process may depend on all rows."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, world: World, here: slice, total: int) -> Tensor:
@@ -75,7 +75,7 @@ class _Join(torch.autograd.Function):
 
 
 class OneProcess(World):
-    """A single process: its sums are already complete."""
+    """A single process, whose sums are already complete."""
 
     rank = 0
     size = 1

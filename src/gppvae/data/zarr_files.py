@@ -1,4 +1,4 @@
-"""One Zarr array in a folder: complete, and made of plain files."""
+"""One Zarr array in a folder, checked to be complete and made of plain files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_zarr(folder: Path, fill_unwritten: bool = False) -> Any:
     """The array in a folder.
 
     Args:
-        folder: of the array; arrays of a group lie in folders of their own.
+        folder: of the array; an array in a group has its own folder.
         fill_unwritten: whether chunks that are not stored may be read as the fill value.
     """
     try:
@@ -34,7 +34,7 @@ def open_zarr(folder: Path, fill_unwritten: bool = False) -> Any:
     _check_plain(folder)
     try:
         array = zarr.open(str(folder), mode="r")
-        found = unwritten_part(array) if hasattr(array, "dtype") else None
+        unwritten = unwritten_part(array) if hasattr(array, "dtype") else None
     except Exception as error:  # damaged metadata raises JSON, key, type, value and division errors
         raise ValueError(
             f"expected a Zarr array at {folder}, got something else or a damaged one "
@@ -42,13 +42,13 @@ def open_zarr(folder: Path, fill_unwritten: bool = False) -> Any:
         ) from None
     if not hasattr(array, "dtype"):
         raise ValueError(f"expected a Zarr array at {folder}, got a group; give the path of one array in it")
-    if found is not None and not fill_unwritten:
-        raise ValueError(found.refusal(str(folder)))
+    if unwritten is not None and not fill_unwritten:
+        raise ValueError(unwritten.error(str(folder)))
     return array
 
 
 def _check_plain(folder: Path) -> None:
-    """Refuse a pipe among the chunks, which would hang the training silently."""
+    """Reject a pipe among the chunks, which would block training silently."""
     for _, entry in files_below(folder):
         if not entry.is_file():
             plain_file(entry.path, "a chunk")

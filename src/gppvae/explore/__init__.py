@@ -1,1 +1,1 @@
-"""The live page: a small local server for a fitted model, and the files that the browser loads."""
+"""The live page: a local server for a fitted model, and the static files of the page."""

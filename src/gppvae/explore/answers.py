@@ -1,4 +1,4 @@
-"""Requests of the page and their answers: one method per question, values in, JSON or packed arrays out."""
+"""Handlers of the page's requests: one method per request, JSON in, JSON or packed arrays out."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from gppvae.explore.live import Live
 from gppvae.explore.sources import PREDICTED, Cells, Source
 from gppvae.explore.wire import pack
 from gppvae.likelihoods.counts import COUNTS
-from gppvae.report.checked import own_scales
+from gppvae.report.checked import value_scales
 from gppvae.report.images import is_image, shade_range
 
-SHADED = 64  # cells whose predictions set the range of shades
-SHARE_ROWS = 1000
+SHADED = 64  # cells whose predictions set the grey levels
+SHARE_ROWS = 1000  # for the shares of the terms
 MAX_DRAWS = 64
-MAX_BLOCK = 256
+MAX_BLOCK = 256  # cells per request
 COLOURS = ("error", "uncertainty")
 MAPS = ("viridis", "magma")
 
 
 class Answers:
-    """A fitted model and its data, as the page sees them.
+    """Answers requests of the page from a fitted model and its data.
 
     Args:
-        model: fitted.  source: its data, as far as given.  title: of the page.
-        folder: of the run, as written in the Python code that the page shows.
+        model: fitted.  source: its data, if given.  title: of the page.
+        folder: of the run, for the Python code that the page shows.
     """
 
     def __init__(self, model: GPPVAE, source: Source, title: str, folder: str) -> None:
@@ -45,11 +45,11 @@ class Answers:
         self._scatter: tuple[latents.Directions, np.ndarray, np.ndarray] | None = None
         self._shades = self._find_shades()
 
-    # -- questions
+    # -- requests
 
     def meta(self) -> dict[str, Any]:
-        """Everything that stays the same while the page is open, except for added objects."""
-        model, scales = self.live.model, own_scales(self.live.model)
+        """Everything that is constant while the page is open, apart from added objects."""
+        model, scales = self.live.model, value_scales(self.live.model)
         return {
             "title": self.title,
             "folder": self.folder,
@@ -75,10 +75,10 @@ class Answers:
         }
 
     def frame(self, asked: Any) -> bytes:
-        """Measured, predicted, uncertainty and draws at one row."""
+        """Measurement, prediction, uncertainty and draws at one row."""
         row = check_row(self.cells.columns, asked.get("row"))
         off = terms.check_off(self.live.model.prior_, asked.get("off", []))
-        n, kept = _whole(asked, "draws", MAX_DRAWS), _whole(asked, "keep", MAX_DRAWS)
+        n, kept = _integer(asked, "draws", MAX_DRAWS), _integer(asked, "keep", MAX_DRAWS)
         if n == 1:
             raise ValueError("expected 0 draws or at least 2, got 1")
         cells = self.cells.at(row)
@@ -101,7 +101,7 @@ class Answers:
         return pack(facts, arrays)
 
     def colour(self, asked: Any) -> bytes:
-        """Error or uncertainty of some rows: cells by number, or rows outside the table."""
+        """Error or uncertainty at some rows: cells by index, or rows outside the table."""
         kind = asked.get("kind")
         if kind not in COLOURS:
             raise ValueError(f"expected one of {', '.join(COLOURS)}, got {kind!r:.60}")
@@ -109,18 +109,18 @@ class Answers:
         if kind == "error":
             numbers = self._numbers(asked.get("cells"))
             predicted = self.live.frame(self.cells.rows(numbers), off=off, sizes=self._sizes(numbers)).mean
-            nothing = np.full(predicted.shape[1:], np.nan)
-            truth = [nothing if sample is None else sample for sample in self.cells.read(numbers)]
+            missing = np.full(predicted.shape[1:], np.nan)
+            truth = [missing if sample is None else sample for sample in self.cells.read(numbers)]
             return pack({}, {"values": self.live.rms(np.stack(truth) - predicted)})
         if "rows" in asked:
-            rows = [check_row(self.cells.columns, row) for row in _listed(asked["rows"])]
+            rows = [check_row(self.cells.columns, row) for row in _checked_list(asked["rows"])]
             table: Any = {column.name: [row[column.name] for row in rows] for column in self.cells.columns}
         else:
             table = self.cells.rows(self._numbers(asked.get("cells")))
         return pack({}, {"values": self.live.spread(table, off)})
 
     def scatter(self, asked: Any) -> bytes:
-        """Where the rows lie in the latent space."""
+        """The rows in the latent space."""
         directions, shown, places = self._directions()
         facts = {"cells": shown.tolist(), "shares": [float(share) for share in directions.shares]}
         return pack(facts, {"places": places})
@@ -134,20 +134,20 @@ class Answers:
         arrays = {"here": directions.place(mean)[0], "here_std": directions.width(std)[0]}
         column = next((c for c in self.cells.columns if c.name == asked.get("column") and c.levels is None), None)
         if column is not None:
-            way = latents.path(self.live, directions, row, column.name, column.span(), off)
-            arrays |= dict(zip(("at", "places", "stds"), way, strict=True))
+            path = latents.path(self.live, directions, row, column.name, column.span(), off)
+            arrays |= dict(zip(("at", "places", "stds"), path, strict=True))
         return pack({}, arrays)
 
     def covariance(self, asked: Any) -> bytes:
-        """The covariance of one leaf, with labels."""
+        """The covariance of one leaf with its labels."""
         leaves = self.live.model.prior_.leaves_by_member()
-        number = _whole(asked, "leaf", len(leaves) - 1)
+        number = _integer(asked, "leaf", len(leaves) - 1)
         with self.live.lock:
             found = terms.covariance_of(leaves[number], self.cells.columns)
         return pack({"labels": found["labels"]}, {"matrix": found["matrix"], "values": found["values"]})
 
     def add(self, asked: Any) -> dict[str, Any]:
-        """Learn an object from files; the answer is that of `meta`."""
+        """Learn an object from files; returns the new `meta`."""
         model = self.live.model
         if is_image(model.shape_) and self._shades != [0.0, 1.0]:
             low, high = self._shades
@@ -166,7 +166,7 @@ class Answers:
     # -- pieces
 
     def _groups(self) -> list[dict[str, Any]]:
-        """Groups of latents with their terms."""
+        """Groups of latents and their terms."""
         model, prior = self.live.model, self.live.model.prior_
         leaves = prior.written_leaves()
         with self.live.lock, torch.no_grad():
@@ -198,7 +198,7 @@ class Answers:
             return [terms.leaf_facts(*same) for same in self.live.model.prior_.leaves_by_member()]
 
     def _start(self) -> dict[str, Any]:
-        """The row that the page opens on: a held-out one if there is one."""
+        """The row that the page opens on: a held-out one if there is any."""
         order = np.argsort(-self.cells.status, kind="stable")
         row = self.cells.rows(order[:1])
         facts = {column.name: column for column in self.cells.columns}
@@ -208,11 +208,11 @@ class Answers:
         }
 
     def _find_shades(self) -> list[float]:
-        """Values drawn as black and white."""
+        """Values shown as black and white."""
         numbers = evenly(len(self.cells.table), SHADED)
-        seen = [self.live.frame(self.cells.rows(numbers)).mean.ravel()]
-        seen += [sample.ravel() for sample in self.cells.read(numbers) if sample is not None]
-        return list(shade_range(np.concatenate(seen)))
+        values = [self.live.frame(self.cells.rows(numbers)).mean.ravel()]
+        values += [sample.ravel() for sample in self.cells.read(numbers) if sample is not None]
+        return list(shade_range(np.concatenate(values)))
 
     def _directions(self) -> tuple[latents.Directions, np.ndarray, np.ndarray]:
         with self.live.lock:
@@ -221,16 +221,16 @@ class Answers:
             return self._scatter
 
     def _sizes(self, numbers: list[int]) -> list[float] | None:
-        """Sizes of the measured samples of counts, for which predictions are made; None if there are none."""
+        """Sizes of the measured count samples, at which to predict; None if there are none."""
         samples = self.cells.read(numbers)
         known = [sample for sample in samples if sample is not None]
         truth = np.stack(known) if len(known) == len(samples) else None
         return self.live.sizes(truth, self.cells.table.take(np.asarray(numbers, dtype=np.int64)))
 
     def _numbers(self, asked: Any) -> list[int]:
-        numbers = _listed(asked)
+        numbers = _checked_list(asked)
         if not all(isinstance(n, int) and 0 <= n < len(self.cells.table) for n in numbers):
-            raise ValueError(f"expected numbers of cells below {len(self.cells.table)}, got others")
+            raise ValueError(f"expected indices of cells from 0 to {len(self.cells.table) - 1}, got others")
         return numbers
 
 
@@ -239,17 +239,17 @@ def _table(row: dict[str, Any]) -> Table:
 
 
 def _plain(number: float) -> float | None:
-    """A number as JSON has it."""
+    """A number as JSON; None if not finite."""
     return float(number) if np.isfinite(number) else None
 
 
-def _listed(asked: Any) -> list[Any]:
+def _checked_list(asked: Any) -> list[Any]:
     if not isinstance(asked, list) or not 1 <= len(asked) <= MAX_BLOCK:
         raise ValueError(f"expected a list of 1 to {MAX_BLOCK} entries, got {type(asked).__name__}")
     return asked
 
 
-def _whole(asked: Any, name: str, most: int) -> int:
+def _integer(asked: Any, name: str, most: int) -> int:
     value = asked.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"{name} must be a whole number from 0 to {most}, got {value!r:.60}")
@@ -257,6 +257,6 @@ def _whole(asked: Any, name: str, most: int) -> int:
 
 
 def _map(name: str) -> list[int]:
-    """256 colours of a colour map, red, green and blue end to end."""
+    """256 colours of a colour map as a flat list of RGB values."""
     colours: np.ndarray = matplotlib.colormaps[name](np.arange(256), bytes=True)
     return [int(x) for x in colours[:, :3].ravel()]

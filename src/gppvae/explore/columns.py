@@ -1,4 +1,4 @@
-"""The columns that a model reads: ids with their levels, numbers with their range."""
+"""The kernel's columns: ids with their levels, numbers with their range."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gppvae.kernels.periods import nested_periods, one_period
 from gppvae.models.objects import learned_by_column, open_columns
 from gppvae.prior.latent_prior import LatentPrior
 
-MARGIN = 0.1  # of the range, by which a slider exceeds the training values
+MARGIN = 0.1  # of a slider beyond the training values, relative to their range
 MAX_TICKS = 64
-DIGITS = 9  # in which numbers are compared
+DIGITS = 9  # to which numbers are rounded in keys
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class ColumnFacts:
 
     Attributes:
         name: in the table.
-        levels: ids, None for numbers.
-        values: distinct training values of a column of numbers, as far as they are known.
-        period: after which a column of numbers repeats, if all that the kernel says of it does.
-        takes_new: whether new objects go into it; where ids have vectors, into those columns only.
+        levels: ids; None for numbers.
+        values: distinct training values of a numeric column, if known.
+        period: of a numeric column, if the kernel is periodic in it.
+        takes_new: whether new objects can be added; if some ids have learned vectors, only in those columns.
     """
 
     name: str
@@ -56,10 +56,10 @@ class ColumnFacts:
 
 
 def columns_of(prior: LatentPrior, table: Table | None = None) -> list[ColumnFacts]:
-    """Columns of the kernels in order; with a table, the values of numeric columns come from it."""
+    """The kernel's columns in order; with a table, values of numeric columns come from it."""
     found: list[ColumnFacts] = []
     learned, takes = learned_by_column(prior), open_columns(prior)
-    objects = [name for name in takes if name in learned] or takes  # Categorical ones may be views of these
+    objects = [name for name in takes if name in learned] or takes  # Categorical columns may be views of the learned
     for name in prior.columns():
         readers = [leaf for leaf in prior.leaves() if name in leaf.columns_read]
         ids = [leaf for leaf in readers if isinstance(leaf, IdLeaf)]
@@ -79,7 +79,7 @@ def columns_of(prior: LatentPrior, table: Table | None = None) -> list[ColumnFac
 
 
 def row_key(columns: list[ColumnFacts], row: dict[str, Any]) -> tuple[Any, ...]:
-    """A row as a key that compares equal wherever it comes from."""
+    """A row as a key that compares equal whatever its source."""
     return tuple(_key(float(row[c.name])) if c.levels is None else id_text(row[c.name]) for c in columns)
 
 
@@ -93,7 +93,7 @@ def table_keys(columns: list[ColumnFacts], table: Table) -> list[tuple[Any, ...]
 
 
 def check_row(columns: list[ColumnFacts], row: Any) -> dict[str, Any]:
-    """The values of the kernel's columns in a request; ValueError if one is missing or wrong."""
+    """The kernel's columns in a request; ValueError if one is missing or invalid."""
     if not isinstance(row, dict):
         raise ValueError(f"expected a row with a value for every column, got {type(row).__name__}")
     found: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def check_row(columns: list[ColumnFacts], row: Any) -> dict[str, Any]:
         value = row.get(column.name)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if column.levels is None:
-            if value is None and column.name in row:  # missing; the kernel says whether it may be
+            if value is None and column.name in row:  # a missing value, which the kernel may accept
                 found[column.name] = float("nan")
                 continue
             if not number or not np.isfinite(float(value)):  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def check_row(columns: list[ColumnFacts], row: Any) -> dict[str, Any]:
 
 
 def numbers_in(table: Table, name: str) -> np.ndarray:
-    """A numeric column, (N,), NaN where a number is missing."""
+    """A numeric column, (N,), NaN where missing."""
     return pd.to_numeric(pd.Series(table[name]), errors="coerce").to_numpy(np.float64, na_value=np.nan)
 
 

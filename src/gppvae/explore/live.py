@@ -1,4 +1,4 @@
-"""Predictions fast enough for dragging: draws of the latent functions are made once, then evaluated anywhere."""
+"""Predictions at interactive speed: latent functions are drawn once and then evaluated anywhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gppvae.explore.sources import make_part
 from gppvae.explore.terms import TermName, noise_without, weight_masks
 from gppvae.models.objects import vectors_drawn
 from gppvae.models.predict import latents_at, relative_std
-from gppvae.report.checked import own_scales
+from gppvae.report.checked import value_scales
 
 NOTHING_OFF: frozenset[TermName] = frozenset()
 BLOCK_DRAWS, BLOCK_ROWS = 8, 64  # when many cells are coloured
@@ -28,10 +28,10 @@ BLOCK_DRAWS, BLOCK_ROWS = 8, 64  # when many cells are coloured
 
 @dataclass(frozen=True)
 class Frame:
-    """A prediction at rows; samples in the model's own order of axes, (N, *shape).
+    """A prediction at rows; arrays in the model's axis order, (N, *shape).
 
     Attributes:
-        mean: decoder at the mean of the latents.  std: over draws; None without.  draws: (n, N, *shape), or None.
+        mean: decoder at the mean of the latents.  std: over draws, or None.  draws: (n, N, *shape), or None.
     """
 
     mean: np.ndarray
@@ -41,7 +41,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Draws of B, the state of the generator of the noise at rows after them, and the seed of added vectors."""
+    """Draws of B, the generator state after them, for the noise at rows, and the seed for the vectors of added ids."""
 
     weights: list[list[Tensor]]
     state: Tensor
@@ -49,22 +49,22 @@ class _Drawn:
 
 
 class Live:
-    """A fitted model that answers many questions, one at a time.
+    """A thread-safe fitted model that answers one request at a time.
 
     Args:
-        model: fitted. It is never changed: objects are added to a copy.
+        model: fitted. It is never modified: objects are added to a copy.
     """
 
     def __init__(self, model: GPPVAE) -> None:
         self.model = model
-        self.lock = threading.RLock()  # of the model that answers
-        self.adding = threading.RLock()  # held while objects are learned, when the model still answers
+        self.lock = threading.RLock()  # of the current model
+        self.adding = threading.RLock()  # held while objects are learned; the current model still answers
         self._drawn: dict[int, _Drawn] = {}
-        own = own_scales(model)
-        self.unit: np.ndarray | float = 1.0 if own is None else own[1]  # of errors and spreads
+        scales = value_scales(model)
+        self.unit: np.ndarray | float = 1.0 if scales is None else scales[1]  # of errors and spreads
 
     def rows(self, table: Any) -> Rows:
-        """A table as the kernels read it."""
+        """The coded rows of a table."""
         return self.model.prior_.code(Table(table))
 
     @torch.no_grad()
@@ -78,14 +78,14 @@ class Live:
         sizes: Sequence[float] | None = None,
         same_noise: bool = False,
     ) -> Frame:
-        """What `GPPVAE.predict` and `GPPVAE.sample` give at rows, without the terms that are off.
+        """The result of `GPPVAE.predict` and `GPPVAE.sample` at rows, without the terms that are off.
 
         Args:
-            table: rows wanted.  n_draws: for the standard deviation; 0 for none.
-            include_noise: let it be that of a new sample.  keep_draws: how many of the draws to give back.
-            sizes: of samples of counts, one per row; by default those in the table, else a typical size.
-            same_noise: draw the noise of the latents once for all rows, so that the numbers of a row do not depend on
-                the rows asked beside it.
+            table: rows to predict.  n_draws: for the standard deviation; 0 for none.
+            include_noise: whether std is that of a new sample.  keep_draws: number of draws returned.
+            sizes: of count samples, one per row; by default those in the table, else a typical size.
+            same_noise: use one draw of the latent noise for all rows, so that the result for a row does not depend on
+                the other rows.
         """
         with self.lock:
             rows, posterior = self.rows(table), self.model.posterior_
@@ -102,6 +102,7 @@ class Live:
             generator = torch.Generator()
             generator.set_state(drawn.state)
             shape = (1, f.shape[2]) if same_noise else f.shape[1:]
+            # One call per draw, as in GPPVAE.sample, for the same noise; (n, N or 1, L).
             eps = torch.stack([torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(len(f))])
             noise = noise_without(self.model.prior_, rows, off).sqrt()
             means, variances = self._decoded(f + noise * eps.to(f.device), size)
@@ -112,7 +113,7 @@ class Live:
             return Frame(_array(mean), found["std"], _array(means[:keep_draws]) if keep_draws else None)
 
     def spread(self, table: Any, off: frozenset[TermName] = NOTHING_OFF) -> np.ndarray:
-        """Standard deviation of a row's prediction over draws, root mean square over its values in `unit`s, (N,)."""
+        """Standard deviation over draws at each row, root mean square over its values in `unit`s, (N,)."""
         rows, found = Table(table), []
         for index in _blocks(len(rows)):
             std = self.frame(rows.take(index), BLOCK_DRAWS, off, same_noise=True).std
@@ -121,41 +122,39 @@ class Live:
         return np.concatenate(found)
 
     def errors(self, samples: Any, table: Any, off: frozenset[TermName] = NOTHING_OFF) -> np.ndarray:
-        """Root mean squared error of each row over its observed values in `unit`s, (N,); NaN where there are none.
+        """Root mean squared error of each row over its observed values in `unit`s, (N,); NaN if there are none.
 
-        Counts are predicted at the size of each sample.
+        Counts are predicted at the size of each sample. For the Python code that the page shows.
 
         Args:
-            samples: as the model was fitted to.  table: their rows.
+            samples: in the form given to `fit`.  table: their rows.
         """
         part, found = make_part(self.model, table, samples), []
         assert part.samples is not None
         for index in _blocks(len(part.table)):
-            y, mask = part.samples.read(torch.from_numpy(index))
-            truth = y.numpy() if mask is None else np.where(mask.numpy(), y.numpy(), np.nan)
-            block = part.table.take(index)
+            truth, block = part.samples.with_gaps(index), part.table.take(index)
             found.append(self.rms(truth - self.frame(block, off=off, sizes=self.sizes(truth, block)).mean))
         return np.concatenate(found)
 
     def sizes(self, truth: np.ndarray | None, table: Table) -> list[float] | None:
-        """Sizes of measured samples of counts, for which predictions are made; None if there are none.
+        """Sizes of measured count samples, at which to predict; None if there are none.
 
         Args:
-            truth: (n, *shape), NaN where nothing was observed; None if not known.  table: their rows.
+            truth: (n, *shape), NaN where nothing was observed; None if unknown.  table: their rows.
         """
         likelihood = self.model.model_.autoencoder.likelihood
         if likelihood.size_column is not None and likelihood.size_column in table.columns:
             return [float(size) for size in table.numeric((likelihood.size_column,))[:, 0]]
         if truth is None or not likelihood.needs_totals:
             return None
-        seen = np.isfinite(truth)
-        y, mask = torch.from_numpy(np.where(seen, truth, 0.0)), torch.from_numpy(seen)
+        observed = np.isfinite(truth)
+        y, mask = torch.from_numpy(np.where(observed, truth, 0.0)), torch.from_numpy(observed)
         device = self.model.prior_.device
         totals = likelihood.sizes(y.to(device), mask.to(device) if self.model.missing == "mask" else None, None)
         return None if totals is None else [float(size) for size in totals]
 
     def rms(self, values: np.ndarray) -> np.ndarray:
-        """Root mean square in `unit`s of what is known of each row, (n,); NaN where nothing is."""
+        """Root mean square in `unit`s over the known values of each row, (n,); NaN if there are none."""
         squares = np.square(values / self.unit).reshape(len(values), -1)
         known = np.isfinite(squares)
         total, count = np.where(known, squares, 0.0).sum(1), known.sum(1)
@@ -174,7 +173,7 @@ class Live:
             return mean.cpu().numpy(), found.var.sqrt().cpu().numpy()
 
     def add(self, samples: np.ndarray, table: dict[str, Any]) -> list[str]:
-        """Learn a new object, in a copy of the model that is kept in memory only; until then the old one answers."""
+        """Learn a new object in a copy of the model, in memory only; the old model answers until that is done."""
         with self.adding:
             with self.lock:
                 model = copy.deepcopy(self.model)
@@ -187,35 +186,35 @@ class Live:
     # -- pieces
 
     def _draws(self, n: int) -> _Drawn:
-        """The draws that `GPPVAE.predict` would make with the model's own seed."""
+        """The draws of `GPPVAE.predict` with the seed of the model."""
         if n not in self._drawn:
             weights, generator, vectors = self.model._draws(self.model.posterior_, n, None)
             self._drawn[n] = _Drawn(weights, generator.get_state(), vectors)
         return self._drawn[n]
 
     def _functions(self, rows: Rows, draws: Iterable[list[Tensor]], masks: list[Tensor], vectors: int | None) -> Tensor:
-        """f at rows for each draw of B, (n, N, L); `vectors` is the seed for drawing the vectors of ids too."""
+        """f at rows for each draw of B, (n, N, L); with the seed `vectors`, learned vectors of ids are drawn too."""
         prior = self.model.prior_
         masked = [[B * mask for B, mask in zip(draw, masks, strict=True)] for draw in draws]
         if vectors is None:
             return torch.stack([prior.functions_at(rows, draw) for draw in masked])
-        of_vectors, found = torch.Generator().manual_seed(vectors), []
+        generator, functions = torch.Generator().manual_seed(vectors), []
         for draw in masked:
-            with vectors_drawn(prior, of_vectors):
-                found.append(prior.functions_at(rows, draw, of_vectors))
-        return torch.stack(found)
+            with vectors_drawn(prior, generator):
+                functions.append(prior.functions_at(rows, draw, generator))
+        return torch.stack(functions)
 
     def _decoded(self, z: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and variance of p(y | z), (n, N, *shape) each, for latents (n, N, L), all in one batch."""
         autoencoder = self.model.model_.autoencoder
-        out = autoencoder.decode(z.flatten(0, 1), None if size is None else size.repeat(len(z)))
+        out = autoencoder.decode(z.flatten(0, 1), None if size is None else size.repeat(len(z)))  # (n * N, ...)
         mean = autoencoder.likelihood.mean(out)
         var = autoencoder.likelihood.variance(out).expand_as(mean)
         return mean.unflatten(0, z.shape[:2]), var.unflatten(0, z.shape[:2])
 
 
 def _blocks(n: int) -> list[np.ndarray]:
-    """The numbers of n rows, in order, a block at a time."""
+    """Indices of n rows in blocks of BLOCK_ROWS."""
     return [np.arange(start, min(n, start + BLOCK_ROWS)) for start in range(0, max(1, n), BLOCK_ROWS)]
 
 

@@ -1,4 +1,4 @@
-"""Files dropped on the page, as samples: pictures, or tables of values."""
+"""Samples from files dropped on the page: pictures, or tables of values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_FILES = 64
 MAX_PIXELS = 40_000_000
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP")
 WHITE = 255
-MISSING = ("", "nan", "na")  # entries that are no value
+MISSING = ("", "nan", "na")  # entries of missing values
 
 
 def new_object(model: GPPVAE, columns: list[ColumnFacts], asked: Any) -> tuple[np.ndarray, dict[str, list[Any]]]:
@@ -32,7 +32,7 @@ def new_object(model: GPPVAE, columns: list[ColumnFacts], asked: Any) -> tuple[n
     column = _new_column(columns, asked.get("column"))
     name = asked.get("id")
     if not isinstance(name, str) or not name.strip():
-        raise ValueError("expected a name for the new object, got none; say for example 'mine'")
+        raise ValueError("expected a name for the new object, got none; use for example 'mine'")
     if name in (column.levels or []):
         raise ValueError(f"expected a new name, got {name!r:.60}, which the model knows; choose another one")
     files, rows = asked.get("files"), asked.get("rows")
@@ -40,14 +40,14 @@ def new_object(model: GPPVAE, columns: list[ColumnFacts], asked: Any) -> tuple[n
         raise ValueError(f"expected 1 to {MAX_FILES} files, got {len(files) if isinstance(files, list) else 'none'}")
     samples = [sample for number, file in enumerate(files, 1) for sample in _samples(model, file, f"file {number}")]
     if not isinstance(rows, list) or len(rows) != len(samples):
-        raise ValueError(f"expected a row for each of {len(samples)} samples, got {len(rows or [])}; say their views")
+        raise ValueError(f"expected a row for each of {len(samples)} samples, got {len(rows or [])}; give their views")
     checked = [check_row(columns, {**row, column.name: name}) for row in rows if isinstance(row, dict)]
     table = {c.name: [row[c.name] for row in checked] for c in columns}
-    return _in_units(model, np.stack(samples)), table
+    return _as_given(model, np.stack(samples)), table
 
 
-def _in_units(model: GPPVAE, samples: np.ndarray) -> np.ndarray:
-    """Pictures in the axis order and scale of the training samples as given; vectors as they are."""
+def _as_given(model: GPPVAE, samples: np.ndarray) -> np.ndarray:
+    """Pictures in the axis order and scale of the user's training samples; vectors unchanged."""
     if not is_image(model.shape_):
         return samples
     pixels = samples if model.scale is None else (samples / (WHITE * model.scale)).astype(np.float32)
@@ -57,30 +57,30 @@ def _in_units(model: GPPVAE, samples: np.ndarray) -> np.ndarray:
 
 
 def _new_column(columns: list[ColumnFacts], name: Any) -> ColumnFacts:
-    open_ones = [column for column in columns if column.takes_new]
-    if not open_ones:
+    open_columns = [column for column in columns if column.takes_new]
+    if not open_columns:
         raise ValueError(
             "expected a kernel with a Learned or Categorical column that takes new objects, got none; fit with one"
         )
-    found = open_ones[0] if name is None else next((c for c in open_ones if c.name == name), None)
+    found = open_columns[0] if name is None else next((c for c in open_columns if c.name == name), None)
     if found is None:
-        raise ValueError(f"column {name!r:.60} cannot take new objects; {open_ones[0].name!r} can")
+        raise ValueError(f"column {name!r:.60} cannot take new objects; {open_columns[0].name!r} can")
     return found
 
 
 def _samples(model: GPPVAE, file: Any, what: str) -> list[np.ndarray]:
-    """The samples of one file: one picture, or a row of values per line."""
+    """The samples of one file: one picture, or one vector per line."""
     try:
         content = base64.b64decode(file, validate=True)
     except (TypeError, ValueError, binascii.Error):
-        raise ValueError(f"expected the bytes of {what} in base64, got something else") from None
+        raise ValueError(f"expected {what} in base64, got something else") from None
     if is_image(model.shape_):
         return [picture(content, model.shape_, what)]
     return list(values(content, model.shape_, what, model.sample_names_, model.missing == "mask"))
 
 
 def picture(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
-    """A picture in the size and colours of the training samples, as uint8, (channels, h, w)."""
+    """A picture with the size and channels of the training samples, uint8, (channels, h, w)."""
     channels, height, width = shape
     if channels not in (1, 3):
         raise ValueError(f"expected a model of grey or colour pictures, got {channels} channels; use add_objects()")
@@ -101,11 +101,11 @@ def picture(content: bytes, shape: tuple[int, ...], what: str) -> np.ndarray:
 def values(
     content: bytes, shape: tuple[int, ...], what: str, names: list[str] | None = None, gaps: bool = False
 ) -> np.ndarray:
-    """Rows of values, (n, K), from text with one sample per line, with or without a header line.
+    """Vectors (n, K) from CSV with one sample per line, with or without a header line.
 
     Args:
-        names: of the values that the model was fitted to; a header line then says which column is which.
-        gaps: whether values may be missing: nothing, "nan" or "na" is then NaN.
+        names: of the training samples' values, to find the columns by a header line.
+        gaps: whether values may be missing: empty entries, "nan" and "na" are then NaN.
     """
     try:
         lines = [line for line in csv.reader(io.StringIO(content.decode("utf-8-sig"))) if line]
@@ -113,7 +113,7 @@ def values(
         raise ValueError(f"expected a CSV table of values in {what}, got something else") from None
     if lines and not all(_is_number(entry) or _is_missing(entry) for entry in lines[0]):
         header, lines = lines[0], lines[1:]
-        lines = lines if names is None else _in_order(header, lines, names, what)
+        lines = lines if names is None else _in_training_order(header, lines, names, what)
     if not lines or any(len(line) != shape[0] for line in lines):
         got = next((f"a line of {len(line)} entries" for line in lines if len(line) != shape[0]), "none")
         raise ValueError(f"expected lines of {shape[0]} numbers in {what}, got {got}; one sample per line")
@@ -125,16 +125,16 @@ def values(
     return np.array([[np.nan if _is_missing(entry) else float(entry) for entry in line] for line in lines], np.float32)
 
 
-def _in_order(header: list[str], lines: list[list[str]], names: list[str], what: str) -> list[list[str]]:
-    """The columns of the model's values, in the model's order; other columns are left out."""
-    places = {name.strip(): place for place, name in enumerate(header)}
-    missing = next((name for name in names if name not in places), None)
+def _in_training_order(header: list[str], lines: list[list[str]], names: list[str], what: str) -> list[list[str]]:
+    """The columns of the training samples' values, in the order of training."""
+    position = {name.strip(): i for i, name in enumerate(header)}
+    missing = next((name for name in names if name not in position), None)
     if missing is not None:
         raise ValueError(
             f"expected a column {missing!r:.60} in the first line of {what}, got none; name all {len(names)} values "
             "there, or leave that line out and keep their order"
         )
-    return [[line[places[name]] if places[name] < len(line) else "" for name in names] for line in lines]
+    return [[line[position[name]] if position[name] < len(line) else "" for name in names] for line in lines]
 
 
 def _is_number(entry: str) -> bool:

@@ -1,4 +1,4 @@
-"""The server of the live page: local only, behind a random token, serving only its own files and answers."""
+"""The server of the live page: on this machine only, protected by a random token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATIC = Path(__file__).parent / "static"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 HOST = "127.0.0.1"
 OWN_NAMES = {"127.0.0.1", "localhost", "[::1]"}
-MAX_QUESTION, MAX_FILES = 1 << 20, 96 << 20  # bytes of a request; with files, of all of them in base64
+MAX_REQUEST, MAX_FILES = 1 << 20, 96 << 20  # bytes of a request, without and with base64 files
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -42,13 +42,13 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses requests that do not come from the page itself, and adds security headers to all answers.
+    """Rejects requests that do not come from the page itself, and adds security headers to all responses.
 
-    A foreign page whose name was pointed at this machine (DNS rebinding) sends its own name as Host. A cross-origin
-    request from another tab sends its Origin. Neither knows the token.
+    A foreign page whose name resolves to this machine (DNS rebinding) sends its name as Host. A cross-origin request
+    from another tab sends its Origin. Neither knows the token.
 
     Args:
-        app: to guard.  token: the first part of every path.
+        app: to protect.  token: the first part of every path.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -59,31 +59,31 @@ class Guard:
             await self.app(scope, receive, send)
             return
         request = Request(scope)
-        refused = self._refused(request)
+        rejection = self._rejection(request)
 
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] += [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
             await send(message)
 
-        await (self.app if refused is None else refused)(scope, receive, with_headers)
+        await (self.app if rejection is None else rejection)(scope, receive, with_headers)
 
-    def _refused(self, request: Request) -> Response | None:
+    def _rejection(self, request: Request) -> Response | None:
         host = request.headers.get("host", "")
         if _name(host) not in OWN_NAMES:
-            return _sentence("expected a request to this machine by its own name", 421)
+            return _error("expected localhost or 127.0.0.1 in the address", 421)
         origin = request.headers.get("origin")
         if origin is not None and origin != f"http://{host}":
-            return _sentence("expected a request from the page itself", 403)
+            return _error("expected a request from the page itself", 403)
         first = request.url.path.lstrip("/").split("/")[0]
         if not secrets.compare_digest(first.encode(), self.token.encode()):
-            return _sentence("expected the address that `gppvae explore` printed, with its token", 404)
+            return _error("expected the address that `gppvae explore` printed, with its token", 404)
         return None
 
 
 def make_app(answers: Answers, token: str) -> ASGIApp:
-    """The server's application; every path begins with the token."""
-    questions: dict[str, Callable[[Any], Any]] = {
+    """The ASGI application; every path begins with the token."""
+    handlers: dict[str, Callable[[Any], Any]] = {
         "frame": answers.frame,
         "colour": answers.colour,
         "scatter": answers.scatter,
@@ -97,30 +97,30 @@ def make_app(answers: Answers, token: str) -> ASGIApp:
 
     async def ask(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in questions:
-            return _sentence("there is no such question", 404)
+        if name not in handlers:
+            return _error("there is no such request", 404)
         if not request.headers.get("content-type", "").startswith("application/json"):
-            return _sentence("expected JSON", 415)
-        body = await _body(request, MAX_FILES if name == "add" else MAX_QUESTION)
+            return _error("expected JSON", 415)
+        body = await _body(request, MAX_FILES if name == "add" else MAX_REQUEST)
         if body is None:
-            return _sentence("the request is too large", 413)
+            return _error("the request is too large", 413)
         try:
             asked = json.loads(body)
             if not isinstance(asked, dict):
                 raise ValueError(f"expected a JSON object, got {type(asked).__name__}")
-            found = await anyio.to_thread.run_sync(questions[name], asked)
+            result = await anyio.to_thread.run_sync(handlers[name], asked)
         except (ValueError, TypeError, RecursionError) as error:
-            return _sentence(one_line(str(error)) or type(error).__name__, 400)
-        return (
-            Response(found, media_type="application/octet-stream") if isinstance(found, bytes) else JSONResponse(found)
-        )
+            return _error(one_line(str(error)) or type(error).__name__, 400)
+        if isinstance(result, bytes):
+            return Response(result, media_type="application/octet-stream")
+        return JSONResponse(result)
 
     files = {path.name: path.read_bytes() for path in sorted(STATIC.iterdir()) if path.suffix in KINDS}
 
     async def file(request: Request) -> Response:
         name = request.path_params.get("name") or "index.html"
-        if name not in files:  # only files that were read at the start
-            return _sentence("there is no such file", 404)
+        if name not in files:  # only files that were read at startup
+            return _error("there is no such file", 404)
         return Response(files[name], media_type=KINDS[Path(name).suffix])
 
     routes = [
@@ -136,17 +136,17 @@ class LiveServer:
     """The live page on a port of this machine.
 
     Args:
-        answers: to requests.  port: 0 for a free one.  token: part of the address; a random one when None.
+        answers: to requests.  port: 0 for a free one.  token: part of the address; random when None.
     """
 
     def __init__(self, answers: Answers, port: int = 0, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(18)
-        # With the protocol given, asyncio disables Nagle's algorithm, which costs 40 ms per frame.
+        # With an explicit protocol, asyncio disables Nagle's algorithm, which costs 40 ms per frame.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((HOST, port))
-            self._socket.listen()  # a browser that is opened before `run` waits instead of being refused
+            self._socket.listen()  # a browser that connects before `run` waits instead of failing
         except OSError as error:
             self._socket.close()
             raise OSError(
@@ -180,7 +180,7 @@ class LiveServer:
 
 
 def _name(host: str) -> str:
-    """A Host header without its port."""
+    """A Host header without the port."""
     return host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.split(":")[0]
 
 
@@ -195,5 +195,5 @@ async def _body(request: Request, most: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _sentence(text: str, status: int) -> Response:
+def _error(text: str, status: int) -> Response:
     return JSONResponse({"error": text}, status)

@@ -1,4 +1,4 @@
-"""The data of a run, as far as given: training rows, held-out rows, and their samples."""
+"""The data of a run, if given: training rows, held-out rows, and their samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from gppvae.data.arrays import Samples
 from gppvae.data.rotated_digits import small_split
@@ -18,12 +17,13 @@ from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
 from gppvae.explore.columns import ColumnFacts, columns_of, row_key, table_keys
+from gppvae.report.checked import opened
 from gppvae.report.describe import run_config
 
-DEMO = "demo.json"  # written by `gppvae demo` beside its model
-MAX_ROWS = 20_000  # that a page shows
-MAX_CELLS = 4096  # of a grid that is made from the model only
-MAX_COLOURS = 24  # columns beyond those of the kernel
+DEMO = "demo.json"  # written by `gppvae demo` into its run folder
+MAX_ROWS = 20_000  # shown on the page
+MAX_CELLS = 4096  # of a grid without a table
+MAX_COLOURS = 24  # further columns of the table, to colour cells by
 PREDICTED, MEASURED, HELD_OUT = 0, 1, 2
 Numbers = Sequence[int] | np.ndarray
 
@@ -38,10 +38,10 @@ class Part:
 
 @dataclass
 class Source:
-    """Data beside the model.
+    """The data of a model.
 
     Attributes:
-        train, held: training rows and held-out rows.  notes: sentences that the page shows.
+        train, held: training rows and held-out rows.  notes: shown on the page.
     """
 
     train: Part | None = None
@@ -50,16 +50,15 @@ class Source:
 
 
 def make_part(model: GPPVAE, table: Any, samples: Any = None) -> Part:
-    """A part of the data for this model; samples must have its shape, and one row each."""
-    rows = Table(table)
-    found = None if samples is None else model._samples(samples)
-    if found is not None and len(found) != len(rows):
-        raise ValueError(f"expected one row of the table per sample, got {len(rows)} rows and {len(found)} samples")
-    return Part(rows, found)
+    """Rows and samples for this model; samples must have its shape, and a row each."""
+    if samples is None:
+        return Part(Table(table))
+    data, rows = opened(model, (samples, table))
+    return Part(rows, data)
 
 
 def demo_source(run: Path, model: GPPVAE) -> Source | None:
-    """The digits of `gppvae demo`, which come with the package; None for other runs."""
+    """The digits of a run of `gppvae demo`; None for other runs."""
     file = run / DEMO
     if not file.is_file():
         return None
@@ -69,31 +68,31 @@ def demo_source(run: Path, model: GPPVAE) -> Source | None:
         digits = small_split(recipe["n_digits"], recipe["n_angles"], facts["seed"], recipe["held_out_angle"])
     except (ValueError, KeyError, TypeError) as error:
         return Source(
-            notes=[f"{DEMO} does not say which digits the demo used ({error!r:.80}); give --table and --data."]
+            notes=[f"The digits of the demo cannot be read from {DEMO} ({error!r:.80}); give --table and --data."]
         )
     train, held = (make_part(model, part.table, part.images) for part in (digits.train, digits.test))
     return Source(train, held)
 
 
 def other_data(run: Path, part: Part | None) -> list[str]:
-    """A note if the rows are not those that the model was fitted to, as far as the run folder can tell."""
+    """A note if the number of rows differs from that of the training set, as recorded in the run folder."""
     fitted = run_config(run).get("settings", {}).get("data", {})
     if part is None or not isinstance(fitted, dict) or fitted.get("n_samples", len(part.table)) == len(part.table):
         return []
     return [
-        f"The model was fitted to {fitted['n_samples']} samples, and the table has {len(part.table)} rows: "
-        "measured means that a row stands in this table. Give --validation-fraction if gppvae fit had it."
+        f"The model was fitted to {fitted['n_samples']} samples, and the table has {len(part.table)} rows, all shown "
+        "as measured. If gppvae fit had --validation-fraction, give it here too."
     ]
 
 
 class Cells:
-    """The rows that the page shows, each once, with their samples if known.
+    """The rows that the page shows, with their samples if known.
 
     Args:
-        model: fitted.  source: the data, as far as given.
+        model: fitted.  source: the data, if given.
 
     Attributes:
-        columns: of the kernel.  table: rows, with all their columns.  status: PREDICTED, MEASURED or HELD_OUT, (N,).
+        columns: of the kernel.  table: the rows with all columns.  status: PREDICTED, MEASURED or HELD_OUT, (N,).
     """
 
     def __init__(self, model: GPPVAE, source: Source) -> None:
@@ -119,7 +118,7 @@ class Cells:
         )
         known = self.model.prior_.knows(Table(joined))
         if not known.all():
-            self.source.notes.append(f"{int((~known).sum())} rows hold ids that the model does not know; left out.")
+            self.source.notes.append(f"{int((~known).sum())} rows with unknown ids are left out.")
         picked = np.flatnonzero(known)
         if len(picked) > MAX_ROWS:
             self.source.notes.append(f"{MAX_ROWS} of {len(picked)} rows are shown, evenly spaced.")
@@ -130,7 +129,7 @@ class Cells:
         self.where = [where[number] for number in picked]
 
     def add(self, model: GPPVAE, rows: dict[str, list[Any]], samples: np.ndarray) -> None:
-        """Add rows of objects that were added to `model`, a copy of the model; all are measured."""
+        """Add rows of objects that were added to `model`, the new model; all are measured."""
         self.model = model
         part, first = make_part(model, rows, samples), len(self.table)
         self.table = Table(_joined([self.table, part.table]))
@@ -151,8 +150,7 @@ class Cells:
     def _read_one(self, part: Part | None, number: int) -> np.ndarray | None:
         if part is None or part.samples is None:
             return None
-        y, mask = part.samples.read(torch.tensor([number]))
-        return np.where(mask[0].numpy(), y[0].numpy(), np.nan) if mask is not None else y[0].numpy()
+        return part.samples.with_gaps(np.array([number]))[0]
 
     def rows(self, numbers: Numbers) -> Table:
         """The kernel's columns at cells."""
@@ -161,15 +159,15 @@ class Cells:
 
     def to_json(self) -> dict[str, Any]:
         """Every column as codes of ids or as numbers, and the status of each row."""
-        own = [column.name for column in self.columns]
-        others = [name for name in self.table.columns if name not in own][:MAX_COLOURS]
+        of_kernel = [column.name for column in self.columns]
+        others = [name for name in self.table.columns if name not in of_kernel][:MAX_COLOURS]
         ids = {column.name for column in self.columns if column.levels is not None}
-        found = {name: _column(self.table, name, name in ids) for name in [*own, *others]}
+        found = {name: _column(self.table, name, name in ids) for name in [*of_kernel, *others]}
         return {"columns": found, "status": self.status.tolist()}
 
 
 def columns_in(model: GPPVAE, table: pd.DataFrame) -> list[str]:
-    """The kernel's columns, which the table must have."""
+    """The kernel's columns, or all without a kernel; ValueError if the table lacks one."""
     rows = Table(table)
     for name in model.prior_.columns():
         rows[name]  # raises if it is missing
@@ -182,7 +180,7 @@ def _joined(tables: list[Table]) -> pd.DataFrame:
 
 
 def _from_model(columns: list[ColumnFacts]) -> Table:
-    """All combinations of known ids and training values, up to as many as a page can show."""
+    """All combinations of known ids and training values, at most MAX_CELLS."""
     found: dict[str, list[Any]] = {}
     for column in columns:
         values: list[Any] = column.levels if column.levels is not None else (column.values or [0.0])

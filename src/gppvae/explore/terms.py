@@ -1,4 +1,4 @@
-"""The terms of a kernel: what each learned, its share of the latents' variance, and the latents without it."""
+"""The terms of a kernel: learned parameters, shares of the latent variance, and latents without some terms."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gppvae.prior.posterior import LatentPosterior
 from gppvae.report.plots import leaf_covariance
 
 TermName = tuple[int, int]  # number of the group of latents as written, number of the term in its kernel
-MAX_LEVELS = 120  # of a covariance that is shown
+MAX_LEVELS = 120  # of a covariance on the page
 
 
 def terms_of(prior: LatentPrior) -> dict[TermName, list[Term]]:
-    """Every term of every kernel by its name: the same term of each member of an ensemble, or one alone."""
+    """Every term of every kernel by name, with its copies in the members of an ensemble."""
     return {
         (number, place): list(same)
         for number, copies in enumerate(prior.written_groups)
@@ -55,7 +55,7 @@ def _numbered(prior: LatentPrior) -> Iterator[tuple[int, LatentGroup]]:
 
 
 def weight_masks(prior: LatentPrior, off: Iterable[TermName]) -> list[Tensor]:
-    """For each group (H, 1): zero at the weights of terms that are switched off, one elsewhere."""
+    """For each group (H, 1): 0 at the weights of terms that are off, 1 elsewhere."""
     masks = []
     for number, group in _numbered(prior):
         mask = torch.ones(group.rank, 1, dtype=torch.float64, device=prior.device)
@@ -69,7 +69,7 @@ def weight_masks(prior: LatentPrior, off: Iterable[TermName]) -> list[Tensor]:
 
 
 def noise_without(prior: LatentPrior, rows: Rows, off: frozenset[TermName]) -> Tensor:
-    """Variance of eta plus the residual variance of the terms that are on, (N, L)."""
+    """Variance of eta plus the residuals of the terms that are on, (N, L)."""
     if not off:
         return prior.noise_at(rows)
     parts = []
@@ -83,7 +83,7 @@ def noise_without(prior: LatentPrior, rows: Rows, off: frozenset[TermName]) -> T
 
 
 def _residual(term: Term, rows: Rows) -> Tensor:
-    """Prior variance of one term that its features do not carry, (N,)."""
+    """The residual of one term: prior variance that its features do not carry, (N,)."""
     whole = functools.reduce(torch.mul, (leaf.row_variance(rows) for leaf in term.leaves))
     carried = functools.reduce(torch.mul, (leaf.row_factor(rows).square().sum(1) for leaf in term.leaves))
     return ((whole - carried) * term.amplitude()).clamp_min(0.0)
@@ -93,21 +93,21 @@ def _residual(term: Term, rows: Rows) -> Tensor:
 def shares(prior: LatentPrior, posterior: LatentPosterior, rows: Rows) -> dict[TermName, float]:
     """Share of each term in the variance of the latents over these rows: `latent_share` of `GPPVAE.explain`.
 
-    It is the covariance of the term's part of f with f, over the variance of f, each summed over latents.
+    Cov(f_term, f) / Var(f), numerator and denominator summed over latents.
     """
     names = list(terms_of(prior))
     if not names:
         return {}
     parts, _ = contributions(prior, posterior, rows, kernel_terms(prior))
     parts = parts - parts.mean(1, keepdim=True)  # (T, N, L)
-    with_all = (parts * parts.sum(0)).sum((1, 2))
-    total = float(with_all.sum()) or 1.0
-    return {name: float(value) / total for name, value in zip(names, with_all, strict=True)}
+    covariances = (parts * parts.sum(0)).sum((1, 2))  # (T,)
+    total = float(covariances.sum()) or 1.0
+    return {name: float(value) / total for name, value in zip(names, covariances, strict=True)}
 
 
 @torch.no_grad()
 def leaf_facts(leaf: Leaf, *others: Leaf) -> dict[str, Any]:
-    """What a leaf is and what it learned, in words; with the same leaf of the other members of an ensemble."""
+    """A leaf and its learned parameters as text; `others`: the same leaf in the other members of an ensemble."""
     return {
         "text": leaf.text(),
         "columns": list(leaf.columns_read),
@@ -117,13 +117,13 @@ def leaf_facts(leaf: Leaf, *others: Leaf) -> dict[str, Any]:
 
 
 def covariance_of(leaves: Sequence[Leaf], columns: list[ColumnFacts]) -> dict[str, Any]:
-    """The covariance of a leaf at its ids or training values, with a label for each; similar ids side by side.
+    """The covariance of a leaf at its ids or training values, with similar ids adjacent.
 
     Args:
-        leaves: the leaf in each member of an ensemble, over which the covariance is averaged, or one alone.
+        leaves: the leaf in each member of an ensemble, averaged over; or a single leaf.
 
     Returns:
-        "matrix" (n, n), "labels", and the numbers that are shown as "values" (n, d), None for ids.
+        "matrix" (n, n), "labels", and the numbers as "values" (n, d), None for ids.
     """
     leaf, numbers = leaves[0], None
     if not isinstance(leaf, IdLeaf):
@@ -133,7 +133,7 @@ def covariance_of(leaves: Sequence[Leaf], columns: list[ColumnFacts]) -> dict[st
 
 
 def _training_values(leaf: Leaf, columns: list[ColumnFacts]) -> np.ndarray:
-    """Values of the one column that a leaf reads, (D, 1)."""
+    """Training values of the column that a leaf reads, (D, 1)."""
     values = {column.name: column.values for column in columns}.get(leaf.columns_read[0], [])
     if len(leaf.columns_read) != 1 or not values:
         raise ValueError(f"{leaf.text()} has no values to show a covariance of; give --table")

@@ -1,4 +1,4 @@
-"""Answers with arrays as bytes: a JSON header, then float32 numbers that the browser reads without parsing."""
+"""The binary response format: a JSON header, then float32 arrays that the browser reads without parsing."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray | None]) -> bytes:
-    """Length of the header (4 bytes, little-endian), the header, and the arrays end to end.
+    """The length of the header (4 bytes, little-endian), the header, and the concatenated arrays.
 
-    The header is `facts` and "arrays", the name and shape of each. It is padded with spaces, so that the numbers start
-    at a multiple of four. Arrays that are None are left out.
+    The header is `facts` and "arrays", the name and shape of each. It is padded with spaces to align the numbers to
+    four bytes. Arrays that are None are left out.
     """
-    there = {name: np.ascontiguousarray(array, dtype="<f4") for name, array in arrays.items() if array is not None}
-    head = json.dumps({**facts, "arrays": [[name, list(array.shape)] for name, array in there.items()]}).encode()
+    present = {name: np.ascontiguousarray(array, dtype="<f4") for name, array in arrays.items() if array is not None}
+    head = json.dumps({**facts, "arrays": [[name, list(array.shape)] for name, array in present.items()]}).encode()
     head += b" " * (-len(head) % 4)
-    return b"".join([len(head).to_bytes(4, "little"), head, *(array.tobytes() for array in there.values())])
+    return b"".join([len(head).to_bytes(4, "little"), head, *(array.tobytes() for array in present.values())])
 
 
 def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

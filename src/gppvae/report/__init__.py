@@ -1,1 +1,1 @@
-"""Turns results into figures and one self-contained HTML page."""
+"""Figures and a self-contained HTML report of a fitted model."""

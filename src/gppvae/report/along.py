@@ -1,4 +1,4 @@
-"""Vectors along a numeric column, or on a map: predictions and measurements."""
+"""Predictions and measurements of vectors along a numeric column, or on a map."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gppvae.report.checked import Part, channel_names, known_numbers, named_entr
 from gppvae.report.images import is_image
 from gppvae.report.svg import Plot, Series, line_chart, scatter_map
 
-MAX_LINES = 4  # charts of lines, one for each channel
-MOST_ROWS, MOST_PLACES = 2000, 500  # of each part of the data
-HELD_OUT_COUNTS = 1000  # rows that one held-out row of an id counts as
-LINE_POINTS, PERIOD_POINTS, SHOWN_PERIODS = 40, 16, 8  # of a line; of each period; and how many of these are shown
+MAX_LINES = 4  # line charts, one per channel
+MAX_ROWS, MAX_PLACES = 2000, 500  # read of training data, and of held-out data
+HELD_OUT_WEIGHT = 1000  # of a held-out row, relative to a training row, in the choice of ids
+LINE_POINTS, PERIOD_POINTS, SHOWN_PERIODS = 40, 16, 8  # points per line and per period; number of periods
 
 
 def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | None:
-    """Vectors along a numeric column for some ids, or on a map, with the measurements; None for other kernels."""
+    """Predictions and measurements of vectors along a numeric column for some ids, or on a map; else None."""
     parts = [part for part in (train, test) if part is not None]
     if is_image(model.shape_) or not parts:
         return None
@@ -47,9 +47,9 @@ def plot_along(model: GPPVAE, train: Part | None, test: Part | None) -> Plot | N
 
 
 def _place_columns(model: GPPVAE) -> tuple[str, ...] | None:
-    """The two columns of a map: of RBF(x, y), or of RBF(x) * RBF(y); None if the kernel has none.
+    """The two columns of a map: of RBF(x, y) or RBF(x) * RBF(y); None if the kernel has neither.
 
-    A product with ids is for curves, one for each id. One with a period may have two columns of one time.
+    Products with ids are shown as curves, one per id. In products with a Periodic both columns may be times.
     """
     products = [
         tuple(dict.fromkeys(name for leaf in term.leaves for name in leaf.columns_read))
@@ -63,7 +63,7 @@ def _place_columns(model: GPPVAE) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Measured samples, at rows where the columns of the figure are known."""
+    """Measured samples at rows without missing values in the columns of the figure."""
 
     table: Table
     samples: np.ndarray
@@ -73,7 +73,7 @@ class _Measured:
 def _read_some(
     model: GPPVAE, part: Part, most: int, columns: Sequence[str], held_out: bool, sized: bool = False
 ) -> _Measured:
-    """At most so many of the rows at which these columns are known; `sized`: with the sizes of samples of counts."""
+    """At most `most` rows without missing values in these columns; `sized` adds the sizes of count samples."""
     table = Table(part[1])
     known = table.known(columns)
     index = known[evenly(len(known), most)]
@@ -84,20 +84,20 @@ def _read_some(
 
 
 def _top_channels(model: GPPVAE, samples: np.ndarray, most: int) -> list[int]:
-    """The channels that vary most, in their units."""
+    """Indices of the channels with the largest standard deviation, in their units."""
     with np.errstate(all="ignore"):
         size = np.nanstd(samples, axis=0) / np.broadcast_to(model._unit(), samples.shape[1:])
     return [int(i) for i in np.argsort(-np.nan_to_num(size.ravel()), kind="stable")[:most]]
 
 
 def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None, test: Part | None) -> Plot:
-    """A chart for each of the channels that vary most: predictions along a column for some ids, and measurements."""
+    """One chart per channel, for those that vary most: predictions along a column for some ids, and measurements."""
     given = ((train, False), (test, True))
-    parts = [_read_some(model, part, MOST_ROWS, [column], held) for part, held in given if part is not None]
+    parts = [_read_some(model, part, MAX_ROWS, [column], held) for part, held in given if part is not None]
     tables = [part.table for part in parts]
     every = np.concatenate([table.numeric((column,))[:, 0] for table in tables])
-    asked = every if test is None else tables[-1].numeric((column,))  # held-out rows are the last of the parts
-    grid = _grid_along(model, column, every, float(asked.max()))
+    last = every if test is None else tables[-1].numeric((column,))  # the last part is the held-out one
+    grid = _grid_along(model, column, every, float(last.max()))
     channels = _top_channels(model, np.concatenate([part.samples for part in parts]), MAX_LINES)
     least = model.model_.autoencoder.likelihood.values.least_value
     names, series = channel_names(model), {channel: list[Series]() for channel in channels}
@@ -117,33 +117,32 @@ def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None,
 
 
 def _levels_shown(parts: list[_Measured], by: str | None) -> list[str | None]:
-    """The three ids with the most held-out rows, then with the most rows; None alone without a column of ids."""
+    """The three ids with the most held-out rows, ties by the number of rows; [None] without a column of ids."""
     if by is None:
         return [None]
     counts: Counter[str] = Counter()
     for part in parts:
         for level in part.table.ids(by).tolist():
-            counts[level] += HELD_OUT_COUNTS if part.held_out else 1
+            counts[level] += HELD_OUT_WEIGHT if part.held_out else 1
     return [level for level, _ in counts.most_common(3)]
 
 
 def _points(
     part: _Measured, column: str, by: str | None, level: str | None, channel: int, grid: np.ndarray, colour: int
 ) -> Series:
-    """The measurements of one id within the range of a grid."""
-    own = np.ones(len(part.table), dtype=bool) if by is None else part.table.ids(by) == level
+    """The measurements of one id in the range of the grid."""
+    shown = np.ones(len(part.table), dtype=bool) if by is None else part.table.ids(by) == level
     x = part.table.numeric((column,))[:, 0]
-    own &= (x >= grid[0]) & (x <= grid[-1])
-    return Series(
-        x[own], part.samples[own, channel], "", colour, line=False, dots=not part.held_out, rings=part.held_out
-    )
+    shown &= (x >= grid[0]) & (x <= grid[-1])
+    held = part.held_out
+    return Series(x[shown], part.samples[shown, channel], "", colour, line=False, dots=not held, rings=held)
 
 
 def _grid_along(model: GPPVAE, column: str, values: np.ndarray, last: float) -> np.ndarray:
-    """Where lines along a column are drawn: its whole range, or some periods where it has many.
+    """The grid of a line chart: the whole range of the column, or some of its periods if it has many.
 
     Args:
-        values: of the column.  last: the value that the periods shown end at.
+        values: of the column.  last: end of the periods shown.
     """
     low, high = float(values.min()), float(values.max())
     leaves = [leaf for leaf in model.prior_.written_leaves() if isinstance(leaf, Periodic)]
@@ -158,30 +157,28 @@ def _grid_along(model: GPPVAE, column: str, values: np.ndarray, last: float) -> 
 
 
 def _filled(tables: list[Table], column: str, grid: np.ndarray, by: str | None, level: str | None) -> dict[str, Any]:
-    """Rows along a grid of one column: other numbers interpolated from the table, ids from the nearest row.
+    """Rows along a grid of one column: other numbers are interpolated, ids are those of the nearest row.
 
-    A column that is missing in some rows comes from the nearest row too. Where it is missing there any value will do:
-    its term is switched off, or is switched on only by the grid.
+    Columns with missing values also take the value of the nearest row. If that is missing too, any value will do: the
+    term is switched off there, or switched on only by the grid.
     """
     names = set(tables[0].columns).intersection(*(table.columns for table in tables))
     joined = Table({name: np.concatenate([table[name] for table in tables]) for name in names})
-    own = joined if by is None else joined.take(np.flatnonzero(joined.ids(by) == level))
-    x = own.numeric((column,))[:, 0]
+    of_level = joined if by is None else joined.take(np.flatnonzero(joined.ids(by) == level))
+    x = of_level.numeric((column,))[:, 0]
     order = np.argsort(x, kind="stable")
-    nearest = np.abs(grid[:, None] - x[None, :]).argmin(axis=1)
+    nearest = np.abs(grid[:, None] - x[None, :]).argmin(axis=1)  # (grid points,)
     rows: dict[str, Any] = {}
-    for name, values in own.columns.items():
-        steady = values.dtype.kind not in "fiu" or name == by or len(np.unique(values)) < 3
-        steady = steady or len(own.known([name])) < len(own)
-        rows[name] = values[nearest] if steady else np.interp(grid, x[order], values[order].astype(np.float64))
+    for name, values in of_level.columns.items():
+        discrete = values.dtype.kind not in "fiu" or name == by or len(np.unique(values)) < 3
+        discrete = discrete or len(of_level.known([name])) < len(of_level)
+        rows[name] = values[nearest] if discrete else np.interp(grid, x[order], values[order].astype(np.float64))
     return filled(Table(rows | {column: grid}), rows).columns
 
 
 def _place_maps(model: GPPVAE, columns: tuple[str, ...], train: Part | None, test: Part | None) -> Plot:
     given = ((train, False), (test, True))
-    parts = [
-        _read_some(model, part, MOST_PLACES, columns, held, sized=True) for part, held in given if part is not None
-    ]
+    parts = [_read_some(model, part, MAX_PLACES, columns, held, sized=True) for part, held in given if part is not None]
     samples = np.concatenate([part.samples for part in parts])
     places = np.concatenate([part.table.numeric(columns) for part in parts])
     predicted = np.concatenate([np.asarray(model.predict(part.table).mean) for part in parts])
@@ -193,5 +190,5 @@ def _place_maps(model: GPPVAE, columns: tuple[str, ...], train: Part | None, tes
             title = f"{names[channel]}, {what}"
             charts.append(scatter_map(places, values[:, channel], title, columns[0], columns[1], limits=limits))
     counts = isinstance(model.model_.autoencoder.likelihood.values, Counts)
-    words = ", each place at its own size" if counts else ""
-    return Plot(charts, f"The channels that vary most, at {len(places)} places: measured and predicted{words}.")
+    sizes = ", each place at its size" if counts else ""
+    return Plot(charts, f"The channels that vary most, at {len(places)} places: measured and predicted{sizes}.")

@@ -1,4 +1,4 @@
-"""Predictions at rows whose samples are known: errors, worst and best cases, calibration."""
+"""Predictions at rows with known samples: errors, worst and best cases, calibration."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from gppvae.likelihoods.scaled import ScaledGaussian
 Part = tuple[Any, Any]  # samples and their table
 DRAWS = 32
 LEVELS = np.linspace(0.1, 0.95, 18)
-MAX_CHECKED = 256  # rows drawn at; errors are of up to MAX_SCORED
-MAX_SCORED = 2000
-MAX_OWN, FAR_APART = 40, 8.0  # values that may each have a scale of its own; how far apart they must lie
+MAX_CHECKED = 256  # rows with draws
+MAX_SCORED = 2000  # rows whose errors are measured
+MAX_SCALED = 40  # values with separate scales
+FAR_APART = 8.0  # distance of means, in median standard deviations, from which on values get separate scales
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Rows whose samples are known, and their predictions; arrays in the model's own order of axes.
+    """Rows with known samples, and their predictions; arrays in the model's axis order.
 
     Attributes:
         table: the rows.  truth: (n, *shape), NaN where nothing was observed.  mean: predicted.
-        spread: standard deviation over draws of the latents.  std: that of a new sample.
-        unit: of the values, so that errors of channels can be compared.
-        losses: error of each value, in units, as the likelihood has it, (n, *shape); squared ones when None.
-        measure: its name.
+        spread: standard deviation over draws of the latents.  std: predictive standard deviation of a new sample.
+        unit: of the values, to make errors of channels comparable.
+        losses: the likelihood's error of each value, in units, (n, *shape); squared errors when None.
+        measure: name of the error.
     """
 
     table: Table
@@ -52,7 +53,7 @@ class Checked:
         return np.where(known.any(1), np.where(known, by_row, 0.0).sum(1) / np.maximum(known.sum(1), 1), np.nan)
 
     def cases(self, each: int) -> list[tuple[str, int]]:
-        """("worst" | "typical" | "best", row), `each` of a kind; only the worst and the best if rows are few."""
+        """("worst" | "typical" | "best", row), `each` of a kind; with few rows only the worst and the best."""
         errors = self.errors()
         order = [int(i) for i in np.argsort(-errors, kind="stable") if np.isfinite(errors[i])]
         each = max(1, min(each, len(order) // 3)) if order else 0
@@ -68,18 +69,18 @@ class Checked:
         return sorted(found, key=lambda pair: ("worst", "typical", "best").index(pair[0]))
 
     def coverage(self, channel: int | None = None) -> np.ndarray:
-        """Share of known values inside their central intervals at LEVELS; of one channel or value, or of all."""
+        """Share of observed values inside the central intervals at LEVELS, of one channel or value, or of all."""
         parts = [array if channel is None else array[:, channel] for array in (self.truth, self.mean, self.std)]
         truth, mean, std = (part.ravel() for part in parts)
         known = np.isfinite(truth)
         if not known.any():
             return np.full(len(LEVELS), np.nan)
-        apart = np.abs(truth - mean)[known] / np.maximum(std[known], 1e-12)
-        return np.array([float((apart <= norm.ppf(0.5 + 0.5 * level)).mean()) for level in LEVELS])
+        z_scores = np.abs(truth - mean)[known] / np.maximum(std[known], 1e-12)
+        return np.array([float((z_scores <= norm.ppf(0.5 + 0.5 * level)).mean()) for level in LEVELS])
 
 
 def opened(model: GPPVAE, part: Part) -> tuple[Samples, Table]:
-    """Samples, their values in the order of training, and their table; an error unless there is a row for each."""
+    """Samples with their values in the order of training, and their table; ValueError unless they have equal length."""
     data, table = model._samples(part[0]), Table(part[1])
     if len(data) != len(table):
         raise ValueError(f"expected one row of the table per sample, got {len(table)} rows and {len(data)} samples")
@@ -87,18 +88,17 @@ def opened(model: GPPVAE, part: Part) -> tuple[Samples, Table]:
 
 
 def read(model: GPPVAE, samples: Any, index: np.ndarray) -> np.ndarray:
-    """Samples (n, *shape) with NaN where nothing was observed."""
-    y, mask = model._samples(samples).read(torch.from_numpy(index))
-    return y.numpy() if mask is None else np.where(mask.numpy(), y.numpy(), np.nan)
+    """Samples at `index`, (n, *shape), NaN where nothing was observed."""
+    return model._samples(samples).with_gaps(index)
 
 
 def channels_first(model: GPPVAE, array: Any) -> np.ndarray:
-    """Samples in the user's order of axes as (n, *model.shape_)."""
+    """Samples in the user's axis order as (n, *model.shape_)."""
     return from_input_layout(np.asarray(array), model.layout_)
 
 
 def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
-    """Predict the rows at `index` with draws, and read their samples."""
+    """Predict at the rows at `index` with draws, and read their samples."""
     data, rows = opened(model, part)
     table = at_their_sizes(model, data, rows.take(index), index)
     drawn: Prediction = model.predict(table, n_samples=DRAWS)
@@ -109,13 +109,13 @@ def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
     return Checked(table, truth, mean, spread, std, unit, losses, likelihood.error_name)
 
 
-def own_scales(model: GPPVAE) -> tuple[np.ndarray, np.ndarray] | None:
-    """Mean and standard deviation of each value, (K,) each, where one axis for all would show hardly any of them.
+def value_scales(model: GPPVAE) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and standard deviation of each value, (K,) each, if the values cannot share an axis; else None.
 
-    That is so for a few values with names that lie far apart for their deviations, such as blood values.
+    This is the case for a few named values of very different means or scales, such as blood values.
     """
     likelihood = model.model_.autoencoder.likelihood.values
-    named = len(model.shape_) == 1 and model.shape_[0] <= MAX_OWN and bool(model.sample_names_)
+    named = len(model.shape_) == 1 and model.shape_[0] <= MAX_SCALED and bool(model.sample_names_)
     if not named or not isinstance(likelihood, ScaledGaussian):
         return None
     shift, spread = likelihood.shift.cpu().double().numpy(), likelihood.spread.cpu().double().numpy()
@@ -129,19 +129,19 @@ def row_label(table: Table, row: int, columns: list[str]) -> str:
 
 
 def named_entry(column: str, entry: str) -> str:
-    """An entry after the name of its column, unless it begins with it: "digit 12", but "sensor 3", not twice."""
+    """An entry after the name of its column, unless it begins with that: "digit 12", but not "sensor sensor 3"."""
     return entry if entry.lower().startswith(f"{column} ".lower()) else f"{column} {entry}"
 
 
 def entry_text(value: Any) -> str:
-    """One entry of a table; numbers with five digits."""
+    """A table entry as text; floats with five digits."""
     if isinstance(value, (float, np.floating)):
         return f"{float(value):.5g}"
     return id_text(value)
 
 
 def channel_names(model: GPPVAE) -> list[str]:
-    """Names of channels or values: as given; red, green and blue; or numbered."""
+    """Names of channels or values: those of the samples; red, green and blue; or numbers."""
     names = getattr(model, "sample_names_", None)
     if names and len(names) == model.shape_[0]:
         return [str(name) for name in names]
@@ -152,5 +152,5 @@ def channel_names(model: GPPVAE) -> list[str]:
 
 
 def known_numbers(table: Table, columns: tuple[str, ...]) -> np.ndarray:
-    """Numbers of these columns at the rows where they are known, (n, len(columns))."""
+    """These numeric columns at the rows without missing values, (n, len(columns))."""
     return table.take(table.known(columns)).numeric(columns)

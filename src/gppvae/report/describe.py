@@ -1,6 +1,6 @@
-"""A fitted model in words: its settings, what its kernel learned, how its training ended.
+"""A fitted model as text: its settings, what its kernel learned, final metrics.
 
-Nothing here imports PyTorch, so that `gppvae info` is quick; `Saved` is the metadata of a model file.
+Nothing here imports PyTorch, so that `gppvae info` starts fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Saved:
 
     Attributes:
         kind: "gppvae" or "vae".  shape_: of a sample.  sample_names_: of its values, or None.
-        kernel: as written.  learned, columns: rows of words.  resolved_, history_, fit_seconds_, skipped_steps_, seed.
+        kernel: as text.  learned, columns: (name, text).  resolved_, history_, fit_seconds_, skipped_steps_, seed.
     """
 
     kind: str
@@ -43,22 +43,22 @@ class Saved:
 
 
 def read_saved(path: Path) -> Saved:
-    """The metadata in the model file of a folder, checked against its checksum."""
+    """The metadata in the model file of a folder, after verification of the checksum."""
     file = finished_model(path)
     meta = read_header(file)
     with checked_content(file):
         no_kernel: dict[str, Any] = {"kernel": "none", "learned": [], "columns": []}
-        words = no_kernel if meta["kind"] == "vae" else meta["described"]
-        pairs = {name: [(str(key), str(value)) for key, value in words[name]] for name in ("learned", "columns")}
+        described = no_kernel if meta["kind"] == "vae" else meta["described"]
+        pairs = {name: [(str(key), str(value)) for key, value in described[name]] for name in ("learned", "columns")}
         return Saved(
-            str(meta["kind"]), tuple(meta["shape"]), meta["names"], str(words["kernel"]), pairs["learned"],
+            str(meta["kind"]), tuple(meta["shape"]), meta["names"], str(described["kernel"]), pairs["learned"],
             pairs["columns"], meta["trained"], meta["history"], float(meta["fit_seconds"]),
             int(meta["skipped_steps"]), int(meta["given"]["seed"]),
         )  # fmt: skip
 
 
 def final_metrics(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, dict[str, float]]]:
-    """(phase, "epoch 40", values) at the end of each phase, validation values from its last validation."""
+    """(phase, "epoch 40", metrics) at the end of each phase; validation metrics are those of its last validation."""
     ends: dict[str, tuple[str, dict[str, float]]] = {}
     for row in history:
         values = ends.get(row["phase"], ("", {}))[1]
@@ -80,13 +80,13 @@ def phase_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
 
 
 def run_config(folder: Path) -> dict[str, Any]:
-    """config.json of a run folder; empty if a model was only saved there."""
+    """config.json of a run folder; empty if the folder only has a saved model."""
     path = folder / CONFIG
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def run_facts(folder: Path, model: GPPVAE | Saved) -> dict[str, object]:
-    """What is needed to repeat a run: seed, versions, commit, machine, time."""
+    """Facts for reproducing a run: seed, versions, commit, machine, time."""
     about = run_config(folder).get("about", {})
     facts: dict[str, object] = {
         "seed": model.seed,

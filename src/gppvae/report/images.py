@@ -1,4 +1,4 @@
-"""Samples as pictures: order of channels, a common range of shades, contact sheets."""
+"""Samples as pictures: axis order, grey levels, contact sheets."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def to_pictures(samples: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def shade_range(samples: NDArray[np.float64]) -> tuple[float, float]:
-    """Values drawn as black and white: 0 and 1 if these fit the data, else the lowest and highest."""
+    """Values shown as black and white: 0 and 1 if they suit the data, else about the minimum and maximum."""
     finite = np.asarray(samples)[np.isfinite(samples)]
     if finite.size == 0:
         return 0.0, 1.0
     low, high = float(np.quantile(finite, 0.001)), float(np.quantile(finite, 0.999))
-    if low >= -0.5 and 0.2 <= high <= 1.5:  # splines overshoot slightly at edges
+    if low >= -0.5 and 0.2 <= high <= 1.5:  # with a margin, since spline interpolation overshoots at edges
         return 0.0, 1.0
     return (low, high) if high > low else (low, low + 1.0)
 
 
 def contact_sheet(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """All pictures (n, h, w[, 3]) on one white sheet, about as wide as high, row by row."""
+    """All pictures (n, h, w[, 3]) on one roughly square white sheet, row by row."""
     n, height, width = pictures.shape[:3]
     gap, columns = 2, max(1, round((n * height / width) ** 0.5))
     rows = -(-n // columns)
@@ -44,7 +44,7 @@ def contact_sheet(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def check_images(images: ArrayLike, leading: int, name: str) -> NDArray[Any]:
-    """Return an array of `leading` axes followed by (h, w) or (h, w, 3), or say what is wrong with it."""
+    """The array, if it has `leading` axes followed by (h, w) or (h, w, 3); else ValueError."""
     array = np.asarray(images)
     colour = array.ndim == leading + 3 and array.shape[-1] == 3
     if array.size == 0 or not (array.ndim == leading + 2 or colour):
@@ -54,9 +54,9 @@ def check_images(images: ArrayLike, leading: int, name: str) -> NDArray[Any]:
 
 
 def to_uint8(images: ArrayLike, vmin: float | None = None, vmax: float | None = None) -> NDArray[np.uint8]:
-    """Map vmin..vmax to 0..255, clipping outside; NaN becomes 0.
+    """Map [vmin, vmax] to 0..255 and clip; NaN becomes 0.
 
-    By default 0 to the white of the type: 65535 for 16 bits, 255 for other integers, 1 for floats.
+    By default vmin is 0 and vmax the white of the type: 65535 for 16 bits, 255 for other integers, 1 for floats.
     """
     array = np.asarray(images)
     default = 65535.0 if array.dtype == np.uint16 else 255.0 if array.dtype.kind in "iu" else 1.0

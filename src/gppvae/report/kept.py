@@ -1,4 +1,4 @@
-"""Sections of a report that need the data, kept in the run folder for later reports without the data."""
+"""Cache of the report sections that need the data, for later reports without the data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ KEPT = "report_sections.json"
 
 
 def keep_sections(folder: Path, model_file: Path, title: str, about: str, sections: dict[str, str]) -> None:
-    """Write the HTML of sections and the title of the page, with the checksum of their model."""
+    """Write the HTML of the sections and the title of the page, with the checksum of the model file."""
     content = {"model": _checksum(model_file), "title": title, "about": about, "sections": sections}
     write_bytes(folder / KEPT, json.dumps(content).encode("utf-8"))
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What `keep_sections` wrote; `current` says whether it belongs to the current model."""
+    """Content of the cache; `current`: whether it belongs to the current model file."""
 
     title: str | None = None
     about: str | None = None
@@ -29,7 +29,7 @@ class Kept:
 
 
 def kept_sections(folder: Path, model_file: Path) -> Kept:
-    """Sections kept in a folder; none if there is no file."""
+    """The cached sections of a folder; none if there is no file."""
     path = folder / KEPT
     if not path.is_file():
         return Kept()

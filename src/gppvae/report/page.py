@@ -1,7 +1,7 @@
-"""One self-contained HTML report: text, tables, figures and objects that turn under a slider.
+"""A self-contained HTML report: text, tables, figures and turntables.
 
-The page contains its style, script and pictures (PNG data URIs), and a content policy that forbids any request. So it
-can be mailed, archived or opened from a disk without a network.
+The page includes its style, script and pictures (PNG data URIs), and a content security policy that forbids all
+requests. So it can be mailed, archived or opened offline.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from gppvae.data.png import png_uri
 from gppvae.report.images import check_images, to_uint8
 from gppvae.report.svg import CHART_CSS, DARK, LIGHT, Plot
 
-MAX_SIDE = 32000  # browsers refuse to decode pictures much larger than this
+MAX_SIDE = 32000  # pixels; browsers do not decode much larger pictures
 DASH = "\u2013"
 _NUMBER = re.compile(r"[-+\u2212]?[\d.,]+(e[-+]?\d+)?( ?%|\s*(\u00b1|\+/?-)\s*[\d.,]+(e[-+]?\d+)?)?", re.I)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Frames of a turntable with their own value range or colour map, e.g. a standard deviation."""
+    """Frames of a turntable with a separate value range or colour map, e.g. a standard deviation."""
 
     frames: ArrayLike
     vmin: float | None = None
@@ -41,7 +41,7 @@ class Panel:
 
 
 class Page:
-    """Collects the parts of a report in order; `write` puts them into one HTML file. All text is escaped."""
+    """Builds a report section by section; `write` saves it as one HTML file. All text is escaped."""
 
     def __init__(self, title: str, subtitle: str | None = None) -> None:
         self.title = title
@@ -59,11 +59,11 @@ class Page:
         self._add(*(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs if paragraph))
 
     def parts(self) -> dict[str, str]:
-        """HTML of each section by its heading, without the heading."""
+        """HTML of each section by heading, without the heading."""
         return {heading: "\n".join(parts) for heading, parts in self._sections}
 
     def carry(self, heading: str, html: str) -> None:
-        """Add a section as `parts` of another page gave it."""
+        """Add a section with the HTML from `parts` of another page."""
         self._sections.append((heading, [html]))
 
     def table(
@@ -94,11 +94,11 @@ class Page:
         self._figure(f"<div {region}>{table}</div>", caption)
 
     def plot(self, plot: Plot) -> None:
-        """Add charts with the plot's own caption."""
+        """Add charts with their caption."""
         self._figure(plot.html(), plot.caption)
 
     def download(self, name: str, csv: str, what: str) -> None:
-        """Add a link that saves a CSV file from inside the page."""
+        """Add a download link for a CSV file that is embedded in the page."""
         uri = "data:text/csv;base64," + base64.b64encode(csv.encode("utf-8")).decode("ascii")
         self._add(f'<p class="save"><a download="{escape(name)}" href="{uri}">{escape(name)}</a> {escape(what)}</p>')
 
@@ -112,13 +112,13 @@ class Page:
         ms: int = 220,
         start: tuple[int, int] = (0, 0),
     ) -> None:
-        """Add objects that turn through their views by a slider, a play button, arrow keys or dragging.
+        """Add objects that turn by a slider, a play button, arrow keys or dragging.
 
         Args:
-            panels: name -> (n_objects, n_views, h, w) or (..., h, w, 3), shown side by side; a frame that is
-                all NaN reads "not measured".
-            labels: one text per view, e.g. "157.5 deg"; held_out: (n_views,) or (n_objects, n_views) marks.
-            object_names: one text per object; ms: milliseconds per view while playing.
+            panels: name -> (n_objects, n_views, h, w) or (..., h, w, 3), shown side by side; frames of NaN are
+                labelled "not measured".
+            labels: one per view, e.g. "157.5 deg".  held_out: bool (n_views,) or (n_objects, n_views).
+            object_names: one per object.  ms: milliseconds per view while playing.
             start: object and view shown first.
         """
         drawn = {name: _draw(f"panel {name!r}", panel) for name, panel in panels.items()}
@@ -131,7 +131,7 @@ class Page:
         held = np.zeros(n_views, bool) if held_out is None else np.asarray(held_out, dtype=bool)
         if held.shape not in {(n_views,), (n_objects, n_views)}:
             raise ValueError(f"held_out must be ({n_views},) or ({n_objects}, {n_views}), got {held.shape}")
-        gaps = np.stack([gap for _, gap in drawn.values()], axis=1).reshape(-1, n_views)
+        gaps = np.stack([gap for _, gap in drawn.values()], axis=1).reshape(-1, n_views)  # (objects * panels, views)
         names = {"panels": list(panels), "labels": list(labels), "objects": list(object_names)}
         marks = {"held": _bits(np.broadcast_to(held, (n_objects, n_views))), "gaps": _bits(gaps)}
         if not (0 <= start[0] < n_objects and 0 <= start[1] < n_views):
@@ -168,7 +168,7 @@ class Page:
 
     def _add(self, *parts: str) -> None:
         if not self._sections and parts:
-            self._sections.append(("", []))  # before the first heading
+            self._sections.append(("", []))  # content before the first heading
         if parts:
             self._sections[-1][1].extend(parts)
 
@@ -179,7 +179,7 @@ class Page:
 def pack_sprite(panels: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     """Pack panels (n_objects, n_views, h, w[, 3]) into one picture, in colour if any panel is.
 
-    Columns are views; the row of object o and panel p is o * n_panels + p.
+    Columns are views; object o of panel p is in row o * n_panels + p.
     """
     if any(panel.ndim == 5 for panel in panels):
         panels = [panel if panel.ndim == 5 else np.repeat(panel[..., None], 3, axis=-1) for panel in panels]
@@ -188,11 +188,12 @@ def pack_sprite(panels: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     tall, wide = n_objects * n_panels * height, n_views * width
     if max(tall, wide) > MAX_SIDE:
         raise ValueError(f"a sprite of {wide} x {tall} pixels exceeds {MAX_SIDE}; show fewer objects")
+    # (n_objects, n_panels, h, n_views, w[, 3]) -> (n_objects * n_panels * h, n_views * w[, 3])
     return stack.swapaxes(2, 3).reshape(tall, wide, *stack.shape[5:])
 
 
 def _draw(name: str, panel: ArrayLike | Panel) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Pixels of an array of images, and which of them are missing."""
+    """Pixels of a panel, (n_objects, n_views, h, w[, 3]), and the mask of missing frames, (n_objects, n_views)."""
     panel = panel if isinstance(panel, Panel) else Panel(panel)
     frames = check_images(panel.frames, 2, name)
     pixels = to_uint8(frames, panel.vmin, panel.vmax)
@@ -223,7 +224,7 @@ def _turntable_html(data: Mapping[str, Any], sprite: str) -> str:
 
 
 def _scaling(height: int, width: int) -> str:
-    # Small images are enlarged with hard pixel edges, photographs smoothly.
+    # Small images are scaled up without interpolation, photographs with it.
     return f"--scaling:{'pixelated' if max(height, width) < 96 else 'auto'}"
 
 
@@ -237,7 +238,7 @@ def _check_count(items: Sequence[object], count: int, name: str) -> None:
 
 
 def _cell(value: object) -> str:
-    if value is None or value != value:  # NaN is the one value that differs from itself
+    if value is None or value != value:  # NaN
         return DASH
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"

@@ -1,4 +1,4 @@
-"""Pictures inside charts."""
+"""Charts of pictures."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gppvae.data.png import png_uri
 from gppvae.report.images import to_uint8
 from gppvae.report.svg import LINE, Chart, cut, titled, wrapped
 
-PER_ROW = 5  # pictures in a row of a chart
+PER_ROW = 5  # largest number of pictures side by side
 
 
 def picture_chart(
     pictures: Sequence[tuple[str, NDArray[np.uint8]]], title: str, subtitle: str = "", side: float = 72
 ) -> Chart:
-    """Pictures (h, w) or (h, w, 3) side by side with a name below each."""
+    """Pictures (h, w) or (h, w, 3) side by side, with their names below."""
     gap, parts, top = 6.0, [], 34.0 if subtitle else 20.0
     rows = -(-len(pictures) // PER_ROW)
     per_row = -(-len(pictures) // rows)
@@ -48,5 +48,5 @@ def picture_chart(
 
 
 def heat_picture(values: np.ndarray, top: float) -> NDArray[np.uint8]:
-    """(h, w) from 0 to `top` in colours from dark to bright."""
+    """Values (h, w) from 0 to `top` in the colour map magma, (h, w, 3)."""
     return matplotlib.colormaps["magma"](to_uint8(values, 0.0, top or 1.0), bytes=True)[..., :3]

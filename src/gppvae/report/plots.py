@@ -1,4 +1,4 @@
-"""The figures of the report as SVG plots; `model.plot_*` gives the same ones."""
+"""The figures of the report as SVG plots; `model.plot_*` returns the same figures."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from gppvae.estimator import GPPVAE, Curve, Explanation, TermExplanation
 from gppvae.kernels import FreeForm, IdLeaf, InducingLeaf, Leaf, Learned
 from gppvae.report.checked import (
     LEVELS,
+    MAX_CHECKED,
     Checked,
     channel_names,
     channels_first,
     check_rows,
     known_numbers,
     named_entry,
-    own_scales,
     row_label,
+    value_scales,
 )
 from gppvae.report.errors import error_words
 from gppvae.report.images import is_image, shade_range, to_pictures, to_uint8
@@ -41,19 +42,19 @@ from gppvae.report.svg import (
     scatter_map,
 )
 
-TERMS = {
+TERM_NAMES = {
     "loss": "total loss", "recon_nll": "reconstruction NLL", "gp_nll": "GP prior NLL",
     "neg_entropy": "negative entropy", "penalty": "penalty", "valid_mse": "validation MSE",
     "valid_deviance": "validation deviance",
 }  # fmt: skip
-MAX_MARKS = 40  # rows of a heat map, and names along an axis
-MAX_PLACES = 150  # of a map of covariances
-MAX_CHANNELS = 6  # curves of a calibration
-LEAST_SHARE = 5e-4  # of the signal: a term with less is shown as 0.0 % and has no curves
+MAX_MARKS = 40  # rows of a heat map, and labels along an axis
+MAX_PLACES = 150  # of a covariance map
+MAX_CHANNELS = 6  # curves of a calibration plot
+MIN_SHARE = 5e-4  # of the signal: smaller terms would show as 0.0 % and have no curves
 STRIP = 10  # pictures along a curve
-READING = (
-    "On the diagonal intervals are right: 90 % of the 90 % intervals contain the true value. Below it they are too "
-    "narrow (the model is overconfident), above it too wide."
+CALIBRATION_CAPTION = (
+    "On the diagonal, intervals are calibrated: 90 % of the 90 % intervals contain the true value. Below it they are "
+    "too narrow (the model is overconfident), above it too wide."
 )
 
 
@@ -61,9 +62,9 @@ READING = (
 
 
 def plot_training(model: GPPVAE) -> Plot:
-    """Terms of the loss and the validation error over epochs; colours mark the phases."""
+    """Loss terms and validation error over epochs; colours mark the phases."""
     rows = curve_rows(model.history_, model.resolved_["phases"])
-    present = [term for term in TERMS if any(row.get(term) is not None for row in rows)]
+    present = [term for term in TERM_NAMES if any(row.get(term) is not None for row in rows)]
     x = epoch_axis(rows)
     phases = list(dict.fromkeys(row["phase"] for row in rows))
     spans = _phase_spans(rows, x, phases)
@@ -73,30 +74,30 @@ def plot_training(model: GPPVAE) -> Plot:
         at, values = np.array([x[i] for i in known]), np.array([float(rows[i][term]) for i in known])
         wide = bool(values.min() > 0 and values.max() > 30 * values.min())
         series = Series(at, values, dots=len(at) < 25)
-        charts.append(line_chart([series], TERMS[term], "epoch", log=wide, spans=spans, width=300, height=180))
+        charts.append(line_chart([series], TERM_NAMES[term], "epoch", log=wide, spans=spans, width=300, height=180))
     return Plot(charts, "The loss and its terms per sample in nats, by epoch; colours mark the phases.")
 
 
 def curve_rows(history: list[dict[str, Any]], phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The log for curves: one name for the validation error, no terms that are always zero.
+    """The history for plots: one name for the validation error, without terms that are always zero.
 
-    Phases that train only the encoder are left out: it is fitted to finished latents, with a different loss.
+    Phases that train only the encoder are left out: it is fitted to the final latents, with a different loss.
 
     Args:
-        history: metrics per epoch.  phases: those that were trained, as in `resolved_`.
+        history: metrics per epoch.  phases: the trained phases, as in `resolved_`.
     """
-    apart = {phase["name"] for phase in phases if set(phase["lr"]) == {"encoder"}}
-    rows = [dict(row) for row in history if row["phase"] not in apart]
+    encoder_only = {phase["name"] for phase in phases if set(phase["lr"]) == {"encoder"}}
+    rows = [dict(row) for row in history if row["phase"] not in encoder_only]
     for row in rows:
         for error in ("mse", "deviance"):
             found = row.get(f"valid_{error}_prediction", row.get(f"valid_{error}_reconstruction"))
             row |= {} if found is None else {f"valid_{error}": found}
-    zero = [term for term in TERMS if rows and all(not row.get(term) for row in rows)]
+    zero = [term for term in TERM_NAMES if rows and all(not row.get(term) for row in rows)]
     return [{name: value for name, value in row.items() if name not in zero} for row in rows]
 
 
 def epoch_axis(metrics: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Epochs counted over the whole run, even if each phase counts from 0 or 1."""
+    """Epochs counted over the whole run, also where each phase counts from 0 or 1."""
     axis: list[float] = []
     shift = 0.0
     for i, row in enumerate(metrics):
@@ -123,11 +124,11 @@ def _phase_spans(
 
 @dataclass(frozen=True)
 class Covariance:
-    """The covariance of one part of the kernel.
+    """The covariance of one leaf of the kernel.
 
     Attributes:
-        name: of the part.  columns: that it reads.  matrix: (n, n).  labels: of its rows.
-        size: how many values there are; n of them are shown.  values: numbers (n, d); None for ids.
+        name: of the leaf.  columns: that it reads.  matrix: (n, n).  labels: of its rows.
+        size: number of values, of which n are shown.  values: numbers (n, d); None for ids.
     """
 
     name: str
@@ -139,10 +140,10 @@ class Covariance:
 
 
 def covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> list[Covariance]:
-    """Of each part of the kernel that has one, at MAX_MARKS of its values, or at MAX_PLACES on a map.
+    """Covariances of the leaves, at up to MAX_MARKS values, or MAX_PLACES on a map.
 
     Args:
-        tables: whose numbers are shown as well as those of training.
+        tables: with numbers to show besides the training values.
     """
     found, names = [], []
     for leaves in model.prior_.leaves_by_member():
@@ -151,10 +152,7 @@ def covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> list[Covariance]
             continue
         numbers = None
         if isinstance(leaf, InducingLeaf):
-            parts = [
-                leaf.shown_values.cpu().numpy(),
-                *(known_numbers(table, leaf.columns_read) for table in tables),
-            ]
+            parts = [leaf.shown_values.cpu().numpy(), *(known_numbers(table, leaf.columns_read) for table in tables)]
             numbers = np.unique(np.concatenate(parts), axis=0)
         names.append(leaf.text())
         name = leaf.text() + (f" ({names.count(leaf.text())})" if names.count(leaf.text()) > 1 else "")
@@ -164,16 +162,16 @@ def covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> list[Covariance]
 
 
 def plot_covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> Plot:
-    """What the kernel learned about ids and numbers, one heat map per part."""
+    """Learned covariances of ids and numbers, one heat map or map per leaf of the kernel."""
     charts = []
     for found in covariances(model, tables):
-        some = f", {len(found.labels)} of {found.size}" if found.size > len(found.labels) else ""
+        subset = f", {len(found.labels)} of {found.size}" if found.size > len(found.labels) else ""
         if found.values is not None and len(found.columns) == 2:
             middle = int(np.square(found.values - np.median(found.values, axis=0)).sum(1).argmin())
             title = f"{found.name}: covariance with the place {found.labels[middle]}"
             charts.append(scatter_map(found.values, found.matrix[middle], title, *found.columns, width=340))
         else:
-            charts.append(heat_map(found.matrix, found.labels, found.name + some))
+            charts.append(heat_map(found.matrix, found.labels, found.name + subset))
     mean = f" Means over the {model.prior_.copies} networks of the ensemble." if model.prior_.copies > 1 else ""
     return Plot(charts, f"Learned covariances. Similar ids are adjacent; hover over a mark for its value.{mean}")
 
@@ -181,12 +179,12 @@ def plot_covariances(model: GPPVAE, tables: Sequence[Table] = ()) -> Plot:
 def leaf_covariance(
     leaves: Sequence[Leaf], numbers: np.ndarray | None, most: int
 ) -> tuple[np.ndarray, list[str], int, np.ndarray | None]:
-    """The covariance of a leaf, a label for each row, of how many values they are a part, and those that are numbers.
+    """The covariance of a leaf (n, n), the labels of its rows, the number of all values, and the numbers shown (n, d).
 
     Args:
-        leaves: the leaf in each member of an ensemble, over which the covariance is averaged, or one alone.
-        numbers: (D, d), at which it is shown; None for a leaf over ids, where similar ids are adjacent.
-        most: values to show.
+        leaves: the leaf in each member of an ensemble, averaged over; or a single leaf.
+        numbers: (D, d), at which to evaluate it; None for ids, which are sorted so that similar ones are adjacent.
+        most: largest n.
     """
     leaf, few = leaves[0], None
     if isinstance(leaf, IdLeaf):
@@ -208,14 +206,14 @@ def leaf_covariance(
 
 
 def cluster_order(matrix: ArrayLike) -> NDArray[np.intp]:
-    """Order of rows that puts correlated ones side by side: average linkage on 1 - correlation."""
+    """Order of rows with correlated ones adjacent: average linkage on 1 - correlation."""
     cov = check_square(matrix, "matrix")
     if len(cov) < 3:
         return np.arange(len(cov))
     scale = np.sqrt(np.clip(np.diag(cov), np.finfo(float).tiny, None))
     distance = np.clip(1.0 - 0.5 * (cov + cov.T) / np.outer(scale, scale), 0.0, 2.0)
     np.fill_diagonal(distance, 0.0)
-    # The optimal leaf order costs cubic time, so large trees keep their natural order.
+    # Optimal leaf ordering takes cubic time, so large trees keep their default order.
     tree = hierarchy.linkage(squareform(distance, checks=False), "average", optimal_ordering=len(cov) <= 500)
     return np.asarray(hierarchy.leaves_list(tree), dtype=np.intp)
 
@@ -228,14 +226,14 @@ def check_square(matrix: ArrayLike, name: str) -> NDArray[np.float64]:
     return array
 
 
-# -- what each term explains
+# -- explained terms
 
 
 def plot_explain(model: GPPVAE, explained: Explanation) -> Plot:
-    """Shares of the terms, the covariance between them, and the curves of each term."""
+    """Shares of the terms, covariances between them, and the curves of each term."""
     names = [term.name for term in explained.terms]
     bars = [(number, term.name, term.signal_share) for number, term in enumerate(explained.terms)]
-    shown = [(number, term) for number, term in enumerate(explained.terms) if abs(term.signal_share) >= LEAST_SHARE]
+    shown = [(number, term) for number, term in enumerate(explained.terms) if abs(term.signal_share) >= MIN_SHARE]
     for number, term in reversed(shown):
         bars[number + 1 : number + 1] = [(number, f"\u2022 {name}", share) for name, share in term.by_column.items()]
     labels, shares = [name for _, name, _ in bars], [share for *_, share in bars]
@@ -248,7 +246,7 @@ def plot_explain(model: GPPVAE, explained: Explanation) -> Plot:
     for number, term in shown:
         charts += _term_charts(model, term, number, len(explained.terms))
     without = [name for number, name in enumerate(names) if number not in dict(shown)]
-    note = f" Terms that explain next to nothing have no curves: {', '.join(without)}." if without else ""
+    note = f" Terms with a negligible share have no curves: {', '.join(without)}." if without else ""
     return Plot(charts, explained.note + note)
 
 
@@ -284,7 +282,7 @@ def _term_charts(model: GPPVAE, term: TermExplanation, colour: int, n_terms: int
 
 
 def _axis(curve: Curve) -> tuple[np.ndarray, list[str] | None]:
-    """Positions along the axis, and names where the values are ids."""
+    """Positions along the axis, and labels if the values are ids."""
     if curve.values.dtype.kind in "fiu":
         return curve.values.astype(np.float64), None
     return np.arange(len(curve.values), dtype=np.float64), [str(value) for value in curve.values]
@@ -292,14 +290,13 @@ def _axis(curve: Curve) -> tuple[np.ndarray, list[str] | None]:
 
 def _curve_chart(term: TermExplanation, curves: list[Curve], colour: int) -> Chart:
     x, names = _axis(curves[0])
-    several = len(curves) > 1
     line, dots = names is None, names is not None
     series = [
         Series(x, curve.score, named_entry(str(curve.by), str(curve.level)), 1 + i, dashed=True, line=line, dots=dots)
         for i, curve in enumerate(curves[1:])
     ]
     mean = curves[0]
-    label = "average" if several else ""
+    label = "average" if len(curves) > 1 else ""
     series.append(Series(x, mean.score, label, colour, mean.score_std, line=line, dots=dots))
     return line_chart(series, f"{term.name} along {mean.columns[0]}", mean.axis, "change", x_names=names)
 
@@ -316,16 +313,9 @@ def _channel_curves(model: GPPVAE, term: TermExplanation, curve: Curve, colour: 
     moved = np.ptp(curve.signal, axis=0) / unit
     charts = []
     for channel in np.argsort(-moved, kind="stable")[: min(3, len(labels))]:
-        series = Series(
-            x,
-            curve.signal[:, channel],
-            "",
-            colour,
-            curve.signal_std[:, channel],
-            line=names is None,
-            dots=names is not None,
-        )
-        title = f"{labels[channel]}: what {term.name} does"
+        mean, std = curve.signal[:, channel], curve.signal_std[:, channel]
+        series = Series(x, mean, "", colour, std, line=names is None, dots=names is not None)
+        title = f"{labels[channel]}: effect of {term.name}"
         charts.append(line_chart([series], title, curve.axis, labels[channel], x_names=names, width=260, height=170))
     return charts
 
@@ -350,10 +340,10 @@ def _share_picture(model: GPPVAE, term: TermExplanation) -> Chart:
 
 
 def plot_cases(model: GPPVAE, checked: Checked, others: Mapping[str, np.ndarray], each: int = 4) -> Plot:
-    """Worst, typical and best predictions, each with truth, prediction and uncertainty.
+    """Worst, typical and best predictions, with truth and uncertainty.
 
     Args:
-        others: predictions of other methods at the same rows, (n, *shape) each.
+        others: predictions of other methods at the same rows, (n, *shape) each, by name.
     """
     errors, columns, measure = checked.errors(), model.prior_.columns(), error_words(checked.measure)[0]
     charts = []
@@ -374,7 +364,7 @@ def plot_cases(model: GPPVAE, checked: Checked, others: Mapping[str, np.ndarray]
         caption = f"Uncertainty is the standard deviation over draws; brightest {checked.spread.max():.2g}."
     else:
         caption = "Truth (points) and prediction (line) with a band of two standard deviations of a new sample."
-        if own_scales(model) is not None:
+        if value_scales(model) is not None:
             caption += " Values differ in scale; each is shown in standard deviations from its training mean."
     if np.any(checked.unit != 1.0):
         caption += " The MSE of a row is in standard deviations of each value, squared."
@@ -382,7 +372,7 @@ def plot_cases(model: GPPVAE, checked: Checked, others: Mapping[str, np.ndarray]
 
 
 def _vector_case(model: GPPVAE, checked: Checked, row: int, title: str, label: str) -> Chart:
-    names, scales = channel_names(model), own_scales(model)
+    names, scales = channel_names(model), value_scales(model)
     x, unit = np.arange(len(names)), "" if scales is None else "standard deviations"
     mean, std, truth = (array[row].ravel() for array in (checked.mean, checked.std, checked.truth))
     shift, spread = scales or (np.zeros_like(mean), np.ones_like(mean))
@@ -398,7 +388,7 @@ def _vector_case(model: GPPVAE, checked: Checked, row: int, title: str, label: s
 
 
 def plot_calibration(model: GPPVAE, checked: Checked) -> Plot:
-    """Share of true values inside the predicted intervals, of all values and of single channels."""
+    """Coverage of the predicted intervals by nominal level, of all values and of single channels."""
     names = channel_names(model)
     series = [
         Series([0, 1], [0, 1], "perfect", 6, dashed=True),
@@ -409,11 +399,11 @@ def plot_calibration(model: GPPVAE, checked: Checked) -> Plot:
     chart = line_chart(
         series, "Calibration", "nominal level", "observed share", width=340, height=300, y_range=(0.0, 1.0)
     )
-    return Plot([chart], READING)
+    return Plot([chart], CALIBRATION_CAPTION)
 
 
 def worst_channels(checked: Checked, n: int) -> list[int]:
-    """The channels whose coverage is furthest from nominal, at most MAX_CHANNELS - 1; none if there is only one."""
+    """The channels with coverage furthest from nominal, at most MAX_CHANNELS - 1; none if there is only one."""
     if n == 1:
         return []
     far = [float(np.nanmean(np.abs(checked.coverage(i) - LEVELS))) for i in range(n)]
@@ -421,11 +411,11 @@ def worst_channels(checked: Checked, n: int) -> list[int]:
     return order[: MAX_CHANNELS - 1]
 
 
-def coverage_reading(shares: Mapping[float, float], n: int) -> str:
-    """What the coverage of intervals means, in a few words; differences within chance are ignored.
+def coverage_verdict(shares: Mapping[float, float], n: int) -> str:
+    """A verdict on the intervals from their coverage; deviations within chance are ignored.
 
     Args:
-        shares: of true values inside the intervals, by nominal level.  n: independent samples.
+        shares: coverage by nominal level.  n: number of independent samples.
     """
     if not all(math.isfinite(share) for share in shares.values()):
         return "nothing observed"
@@ -436,14 +426,14 @@ def coverage_reading(shares: Mapping[float, float], n: int) -> str:
     return "about right" if not sides else "too wide" if sides == {True} else "too narrow"
 
 
-# -- as methods of the estimator
+# -- methods of the estimator
 
 
 def plot_predictions_of(model: GPPVAE, samples: Any, table: Any, each: int = 4) -> Plot:
     """See GPPVAE.plot_predictions."""
-    return plot_cases(model, check_rows(model, (samples, table), evenly(len(Table(table)), 256)), {}, each)
+    return plot_cases(model, check_rows(model, (samples, table), evenly(len(Table(table)), MAX_CHECKED)), {}, each)
 
 
 def plot_calibration_of(model: GPPVAE, samples: Any, table: Any) -> Plot:
     """See GPPVAE.plot_calibration."""
-    return plot_calibration(model, check_rows(model, (samples, table), evenly(len(Table(table)), 256)))
+    return plot_calibration(model, check_rows(model, (samples, table), evenly(len(Table(table)), MAX_CHECKED)))

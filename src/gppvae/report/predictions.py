@@ -1,4 +1,4 @@
-"""Output of a model as a folder: arrays, their rows, tables with names, pictures. Written atomically."""
+"""Output of a model as a folder of arrays, tables and pictures, written atomically."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gppvae.estimator import GPPVAE
 from gppvae.report.images import contact_sheet, is_image, shade_range, to_pictures, to_uint8
 from gppvae.training.folder import RunFolder
 
-SHEET_ROWS = 400
-CSV_ROWS = 1000  # that are turned into text at a time
-MAX_NAME = 100  # characters of a picture's name
+SHEET_ROWS = 400  # pictures on the contact sheet
+CSV_ROWS = 1000  # formatted at a time
+MAX_NAME = 100  # characters of the name of a picture
 
 
 def check_free(folder: str | os.PathLike[str]) -> Path:
-    """The folder, if it is empty or can be created."""
+    """The folder, if it is empty or can be created; else ValueError."""
     path = Path(folder)
     if path.is_dir() and any(path.iterdir()):
         raise ValueError(f"{path} already holds predictions or other files; choose another folder or remove it")
@@ -44,17 +44,17 @@ def write_answers(
     rows_file: Path | None,
     images: bool = True,
 ) -> list[str]:
-    """Write mean.npy, std.npy (if there is one) and rows.csv; for images a PNG per row and one contact sheet.
+    """Write mean.npy, std.npy (if any) and rows.csv; for images also a PNG per row and a contact sheet.
 
-    Values with names are written as mean.csv and std.csv beside the columns of their rows, or as predictions.h5ad
-    where the rows came from an .h5ad file; draws of them as draws.csv.
+    Named values are also written as mean.csv and std.csv, with the columns of their rows, or as predictions.h5ad if the
+    rows came from an .h5ad file; their draws as draws.csv.
 
     Args:
         folder: must be free (see check_free).
-        ask: writes mean.npy and std.npy into the folder it is given and returns a Prediction, or the mean alone; they
-            may be larger than memory.
-        model: the model.  table: the rows, or None.  rows_file: of the rows; a text file is copied as it is.
-        images: whether to draw pictures.
+        ask: writes mean.npy and std.npy, which may be larger than memory, into the given folder and returns a
+            Prediction, or the mean alone.
+        model: the model.  table: the rows, or None.  rows_file: of the rows; a text file is copied unchanged.
+        images: whether to write pictures.
 
     Returns:
         Names of the files in the folder.
@@ -62,9 +62,8 @@ def write_answers(
 
     def fill(work: Path) -> None:
         found = ask(work)
-        parts = {"mean": getattr(found, "mean", found), "std": getattr(found, "std", None)}
-        if isinstance(found, np.ndarray):
-            parts = {"mean": found}
+        # An ndarray has methods called mean and std.
+        parts = {"mean": found} if isinstance(found, np.ndarray) else {"mean": found.mean, "std": found.std}
         arrays = {name: part for name, part in parts.items() if part is not None}
         _write_named(work, arrays, model.sample_names_, table, rows_file)
         if table is not None and getattr(found, "draws", None) is not None:
@@ -83,7 +82,7 @@ def write_draws(
     table: pd.DataFrame,
     rows_file: Path,
 ) -> list[str]:
-    """Write draws.npy (draws, rows, ...) and rows.csv; values with names also as draws.csv, a line per draw and row."""
+    """Write draws.npy (draws, rows, ...) and rows.csv; named values also as draws.csv, a line per draw and row."""
 
     def fill(work: Path) -> None:
         draws = draw()
@@ -96,7 +95,7 @@ def write_draws(
 def _written(
     folder: str | os.PathLike[str], fill: Callable[[Path], None], table: pd.DataFrame | None, rows_file: Path | None
 ) -> list[str]:
-    """Fill a folder under a temporary name, and rename it when it is complete."""
+    """Fill a folder under a temporary name and rename it when it is complete."""
     target = check_free(folder)
     work = part_of(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -145,18 +144,18 @@ def _write_draws(folder: Path, draws: np.ndarray, names: list[str] | None, table
 
 
 def _write_csv(path: Path, array: np.ndarray, names: list[str], rows: pd.DataFrame, append: bool = False) -> None:
-    """Named values, after the columns of their rows; in chunks of rows, for arrays larger than memory."""
-    own = rows[[name for name in rows.columns if str(name) not in set(names)]].reset_index(drop=True)
+    """Named values, after the columns of their rows; chunk by chunk, for arrays larger than memory."""
+    others = rows[[name for name in rows.columns if str(name) not in set(names)]].reset_index(drop=True)
     for start in range(0, len(array), CSV_ROWS):
         part = slice(start, start + CSV_ROWS)
         values = pd.DataFrame(np.asarray(array[part]), columns=names)
-        whole = pd.concat([own.iloc[part].reset_index(drop=True), values], axis=1)
+        whole = pd.concat([others.iloc[part].reset_index(drop=True), values], axis=1)
         first = start == 0 and not append
         whole.to_csv(path, mode="w" if first else "a", header=first, index=False)
 
 
 def _row_names(table: pd.DataFrame | None, model: GPPVAE, count: int) -> list[str]:
-    """A name for each row: its number, and its entries in the kernel's columns."""
+    """A file name per row: its number and its values in the kernel's columns."""
     digits = max(4, len(str(count - 1)))
     numbers = [f"{number:0{digits}d}" for number in range(count)]
     columns = [] if table is None else [name for name in model.prior_.columns() if name in table.columns]
@@ -167,7 +166,7 @@ def _row_names(table: pd.DataFrame | None, model: GPPVAE, count: int) -> list[st
 
 
 def _draw(folder: Path, samples: np.ndarray, names: list[str]) -> None:
-    """A picture of each sample, and a contact sheet of the first ones, which also set the range of shades."""
+    """A picture of each sample, and a contact sheet of the first ones, which also set the grey levels."""
     first = to_pictures(samples[:SHEET_ROWS])
     shades = shade_range(samples[:SHEET_ROWS])
     (folder / "images").mkdir()

@@ -1,4 +1,4 @@
-"""Results as JSON files: written atomically, with versions, commit and machine."""
+"""Results as JSON files, written atomically, with versions, commit and machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_results(path: str | os.PathLike[str], content: dict[str, Any], about: 
 
     Args:
         path: of the file.  content: the results.
-        about: `provenance()` of the code, if it was taken when the work began.
+        about: `provenance()` at the start of the work; by default that of now.
     """
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def write_results(path: str | os.PathLike[str], content: dict[str, Any], about: 
 
 
 def read_results(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what `write_results` wrote; a file that is not JSON is one clear ValueError."""
+    """Read a file of `write_results`; a file that is not JSON raises ValueError."""
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"expected results at {file}, found none; run the experiment first")

@@ -1,4 +1,4 @@
-"""The report of a run: figures and one self-contained page from a run folder and, if given, its data."""
+"""The report of a run: figures and a self-contained page from a run folder and, if given, its data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gppvae.report.checked import (
     opened,
 )
 from gppvae.report.describe import REPORT, phase_rows, run_facts
-from gppvae.report.errors import error_words, own_measure
+from gppvae.report.errors import error_words
 from gppvae.report.images import is_image, shade_range, to_pictures
 from gppvae.report.kept import keep_sections, kept_sections
 from gppvae.report.page import Page, Panel
@@ -42,11 +42,11 @@ from gppvae.report.turning import find_turn, measured
 
 FIGURES = "figures"
 OURS = "GPPVAE"
-MAX_NAMED = 12  # channels in the table of the calibration
+MAX_NAMED = 12  # channels in the calibration table
 RESULTS, PREDICTIONS, CALIBRATION = "Results", "Predictions", "Can the uncertainty be trusted?"
 TURN, ALONG, EXPLAINED = "Every view of every object", "Measured and predicted", "What each term explains"
 LEARNED, TRAINING, FACTS = "What the kernel learned", "Training", "Facts"
-WITHOUT_DATA = (LEARNED, TRAINING, FACTS)  # made again every time
+WITHOUT_DATA = (LEARNED, TRAINING, FACTS)  # sections that every report computes again
 
 
 def write_report(
@@ -62,14 +62,14 @@ def write_report(
 ) -> Path:
     """Write report.html and figures/ into the run folder.
 
-    Sections whose data are not given are kept from the last report of this folder, if it had them.
+    Sections that need data are kept from the last report of this folder, unless the data are given.
 
     Args:
         folder: of the run.  model: fitted; loaded from the folder when None.
         train, test: (samples, table) of training and of held-out data.
-        scores: mean squared error at the test rows by method, the model's first; computed when None.
-        others: predictions of other methods at the test rows, (n, *shape) or (n, h, w) each.
-        title, about: of the page; those of the last report, or the name of the folder, when None.
+        scores: mean squared error at the test rows by method, the model first; computed when None.
+        others: predictions of other methods at the test rows, (n, *shape) or (n, h, w) each, by name.
+        title, about: of the page; when None, those of the last report, else the folder name and a summary of the model.
     """
     report = RunReport(Path(folder), model or GPPVAE.load(folder), train, test, title, about)
     report.write_sections(scores, others or {})
@@ -77,18 +77,18 @@ def write_report(
 
 
 class RunReport:
-    """The sections of the page; each is added only if the model and the data allow it."""
+    """The sections of the page; each is added if the model and the data allow it."""
 
     def __init__(
         self, folder: Path, model: GPPVAE, train: Part | None, test: Part | None, title: str | None, about: str | None
     ) -> None:
         for part in (train, test):
             if part is not None:
-                opened(model, part)  # an error before anything is written
+                opened(model, part)  # raises before anything is written
         self.kept = kept_sections(folder, model_file(folder))
         self.folder, self.model, self.train = folder, model, train
         self.test = test = None if test is None else _of_known_ids(model, test)
-        name = os.fsencode(folder.resolve().name).decode("utf-8", "replace")  # as typed, even in the C locale
+        name = os.fsencode(folder.resolve().name).decode("utf-8", "replace")  # UTF-8 even in the C locale
         title = title or self.kept.title or name
         about = about or (self.kept.about if self.kept.current else None)
         members = f", {model.prior_.copies} networks side by side" if model.prior_.copies > 1 else ""
@@ -98,7 +98,7 @@ class RunReport:
         self.rows = np.array([], dtype=np.int64) if test is None else evenly(len(Table(test[1])), MAX_SCORED)
 
     def write_sections(self, scores: Mapping[str, float] | None, others: Mapping[str, np.ndarray]) -> None:
-        """All sections in order; those that cannot be made are taken from the last report of the folder."""
+        """Add all sections in order; those that need missing data come from the last report of the folder."""
         makers: dict[str, Callable[[], None]] = {
             RESULTS: lambda: self.results(scores),
             PREDICTIONS: lambda: self.predictions(others),
@@ -128,10 +128,10 @@ class RunReport:
     # -- sections
 
     def results(self, scores: Mapping[str, float] | None) -> None:
-        """Errors at held-out rows, beside simple answers: at the test rows, else at those that the fit held out."""
-        measure, n_rows = own_measure(self.model), len(self.rows)
+        """Errors beside those of simple answers, at the test rows, or else at the rows that the fit held out."""
+        measure, n_rows = self.model.model_.autoencoder.likelihood.values.error_name, len(self.rows)
         if scores is None:
-            found = self.model.comparison_ if self.test is None else self._compared(self.test)
+            found = self.model.comparison_ if self.test is None else self._comparison(self.test)
             if found is None:
                 return
             scores, measure, n_rows = found.errors, found.measure, found.n_rows
@@ -139,7 +139,7 @@ class RunReport:
         named = {OURS if name == MODEL else name: error for name, error in scores.items()}
         self._score_table(named, measure, n_rows)
 
-    def _compared(self, test: Part) -> Comparison:
+    def _comparison(self, test: Part) -> Comparison:
         training = None if self.train is None else opened(self.model, self.train)
         return compared(self.model, training, opened(self.model, test))
 
@@ -162,57 +162,57 @@ class RunReport:
         self.page.download("errors.csv", _csv(pd.DataFrame(rows, columns=["method", head.lower()])), "these errors")
 
     def predictions(self, others: Mapping[str, np.ndarray]) -> None:
-        """Worst, typical and best cases."""
+        """Worst, typical and best predictions."""
         checked = self._checked()
         if checked is None:
             return
         what = "that were not trained on" if self.test is not None else "of the training data"
         self.page.section(
             PREDICTIONS,
-            f"The worst, typical and best of {len(checked.truth)} rows {what}. Each sample is predicted from its row "
-            "of the table alone.",
+            f"The worst, typical and best of {len(checked.truth)} rows {what}. Each sample is predicted from its table "
+            "row alone.",
         )
         few = self._checked_rows()
         extra = {name: np.asarray(array)[few].reshape(len(few), *self.model.shape_) for name, array in others.items()}
         self._plot(plots.plot_cases(self.model, checked, extra), "predictions")
         columns = {name: checked.table[name] for name in self.model.prior_.columns()}
-        frame = pd.DataFrame(columns | {checked.measure: checked.errors(), "std": _row_std(checked.std)})
+        std = checked.std.reshape(len(checked.std), -1).mean(axis=1)  # (n,)
+        frame = pd.DataFrame(columns | {checked.measure: checked.errors(), "std": std})
         self.page.download("rows.csv", _csv(frame), "error and mean predicted standard deviation of each of these rows")
 
     def calibration(self) -> None:
-        """How often true values are inside the predicted intervals, per channel."""
+        """Coverage of the predicted intervals, per channel."""
         checked = self._checked()
         if checked is None or self.test is None:
             return
         self.page.section(
             CALIBRATION,
-            "A prediction has a standard deviation, and so intervals. This is how many of the true values at held-out "
-            "rows lie inside them.",
+            "Every prediction has a standard deviation, and so prediction intervals. These are the shares of true "
+            "values at held-out rows inside the intervals.",
         )
         self._plot(plots.plot_calibration(self.model, checked), "calibration")
-        names, half, nine = channel_names(self.model), 0.5, 0.9
+        names = channel_names(self.model)
         per_value = [("all", checked.coverage(), checked.truth)]
         shown = list(range(len(names))) if len(names) <= MAX_NAMED else plots.worst_channels(checked, len(names))
         if len(names) > 1:
             per_value += [(names[i], checked.coverage(i), checked.truth[:, i]) for i in shown]
         rows = []
         for name, coverage, truth in per_value:
-            at_half, at_nine = (float(np.interp(level, LEVELS, coverage)) for level in (half, nine))
-            n = len(truth)  # values of one sample are not independent, samples are
-            words = plots.coverage_reading({half: at_half, nine: at_nine}, n)
-            rows.append((name, f"{at_half:.0%}", f"{at_nine:.0%}", words))
-        some = "" if len(names) <= MAX_NAMED else f" The worst {len(shown)} of {len(names)} channels."
-        text = f"Share of true values inside the 50 % and 90 % intervals, and what that says about them.{some}"
+            shares = {level: float(np.interp(level, LEVELS, coverage)) for level in (0.5, 0.9)}
+            verdict = plots.coverage_verdict(shares, len(truth))  # samples are independent, their values are not
+            rows.append((name, f"{shares[0.5]:.0%}", f"{shares[0.9]:.0%}", verdict))
+        subset = "" if len(names) <= MAX_NAMED else f" The worst {len(shown)} of {len(names)} channels."
+        text = f"Share of true values inside the 50 % and 90 % intervals, with a verdict on these.{subset}"
         self.page.table(["channel", "in 50 %", "in 90 %", "intervals are"], rows, text)
 
     def turntable(self) -> None:
-        """Objects that turn through all views; opens at a held-out view, or where the model is least certain."""
+        """Objects that turn through all views; opens at the least certain view, a held-out one if there is any."""
         turn = find_turn(self.model, self.test) if self.images else None
         if turn is None:
             return
         drawn = self.model.predict(turn.rows(), n_samples=DRAWS)
         mean, std = (channels_first(self.model, array) for array in (drawn.mean, drawn.std))
-        size = (len(turn.objects), len(turn.views), *self.model.shape_)
+        size = (len(turn.objects), len(turn.views), *self.model.shape_)  # (objects, views, channels, h, w)
         frames, held = measured(self.model, turn, self.train, self.test)
         low, high = shade_range(np.concatenate([mean.ravel(), frames[np.isfinite(frames)]]))
         spreads = std.reshape(size).mean(axis=2)
@@ -226,19 +226,19 @@ class RunReport:
         names = [named_entry(turn.object_column, name) for name in turn.objects]
         start = first_cell(spreads.reshape(*size[:2], -1).mean(axis=2), held, known)
         why = "held out" if held[start] else "least certain of those measured" if known.any() else "least certain"
-        text = f"Opens on a cell that is {why}. Measured, predicted and its standard deviation "
+        text = f"Opens on a view that is {why}. Measured, predicted and its standard deviation "
         text += f"(brightest: {spreads.max():.2g})."
         self.page.turntable(panels, turn.labels(), text, names, held if held.any() else None, ms=120, start=start)
 
     def along(self) -> None:
-        """Curves and maps of data that are not images."""
+        """Curves and maps of vectors."""
         plot = plot_along(self.model, self.train, self.test)
         if plot is not None and plot.charts:
             self.page.section(ALONG)
             self._plot(plot, "along")
 
     def explained(self) -> None:
-        """Shares and curves of the kernel's terms over the training table."""
+        """Shares and curves of the kernel's terms at the training rows."""
         part = self.train or self.test
         if part is None or len(Table(part[1])) < 2:
             return
@@ -261,10 +261,10 @@ class RunReport:
             self.page.download("curves.csv", _csv(pd.DataFrame(curves)), "curves of the terms")
 
     def covariances(self) -> None:
-        """What the kernel learned about ids and numbers."""
+        """Learned parameters and covariances."""
         self.page.section(LEARNED)
         copies = self.model.prior_.copies
-        ranges = f" A range is that over the {copies} networks of the ensemble." if copies > 1 else ""
+        ranges = f" Ranges are over the {copies} networks of the ensemble." if copies > 1 else ""
         self.page.table(["part of the kernel", "learned"], kernel_rows(self.model), f"Parts of the kernel.{ranges}")
         tables = [] if self.test is None else [Table(self.test[1])]
         plot = plots.plot_covariances(self.model, tables)
@@ -284,7 +284,7 @@ class RunReport:
         self.page.download("history.csv", _csv(pd.DataFrame(self.model.history_)), "the log, one row per epoch")
 
     def facts(self) -> None:
-        """Columns, settings and what is needed to repeat the run."""
+        """Columns, settings and facts for reproducing the run."""
         self.page.section(FACTS)
         self.page.table(["column", "in training"], column_rows(self.model), "Columns the kernel reads.")
         self.page.facts(run_facts(self.folder, self.model) | {"shape of a sample": self.model.shape_})
@@ -313,7 +313,7 @@ class RunReport:
 
 
 def _of_known_ids(model: GPPVAE, part: Part) -> Part | None:
-    """The rows with known ids, which the model can predict; None if there are none."""
+    """The rows with known ids, at which the model can predict; None if there are none."""
     table = Table(part[1])
     known = model.prior_.knows(table)
     if known.all():
@@ -328,13 +328,9 @@ def first_cell(uncertain: np.ndarray, held: np.ndarray, known: np.ndarray) -> tu
     Args:
         uncertain, held, known: (objects, views) each.
     """
-    asked = held if held.any() else known if known.any() else np.ones_like(known)
-    place = int(np.where(asked, uncertain, -np.inf).argmax())
-    return place // uncertain.shape[1], place % uncertain.shape[1]
-
-
-def _row_std(std: np.ndarray) -> np.ndarray:
-    return std.reshape(len(std), -1).mean(axis=1)
+    candidates = held if held.any() else known if known.any() else np.ones_like(known)
+    cell, n_views = int(np.where(candidates, uncertain, -np.inf).argmax()), uncertain.shape[1]
+    return cell // n_views, cell % n_views
 
 
 def _csv(frame: pd.DataFrame) -> str:

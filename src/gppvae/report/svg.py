@@ -1,7 +1,7 @@
-"""Charts as SVG text: lines with bands, bars, heat maps and maps, without a drawing library.
+"""Charts as SVG text: lines with bands, bars, heat maps and maps, without a plotting library.
 
-Colours are CSS classes, so that a chart follows the light or dark colours of its page. Marks have a <title>, which
-browsers show on hover.
+Colours are CSS classes, so that a chart follows the light or dark theme of its page. Marks have a <title>, which
+browsers show as a tooltip.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from gppvae.data.atomic import write_bytes
 
-# Okabe-Ito, lightened for dark pages: colours that colour-blind readers can tell apart.
+# The colour-blind safe palette of Okabe and Ito, lightened for dark pages.
 LIGHT = "--k0:#0072b2;--k1:#d55e00;--k2:#009e73;--k3:#b45f93;--k4:#a87500;--k5:#3a8fc0;--k6:#5a6573"
 DARK = "--k0:#56b4e9;--k1:#f28e4a;--k2:#35c79a;--k3:#e3a3c8;--k4:#e6b74f;--k5:#8fd0f5;--k6:#9ca8b6"
 N_COLOURS = 7
@@ -33,7 +33,7 @@ stroke-width:1.6} .chart .dash{stroke-dasharray:4 3} .chart .span{fill:currentCo
     + "".join(f".chart .k{i}{{color:var(--k{i})}}" for i in range(N_COLOURS))
     + "\n"
 )
-# What a chart needs outside a report page.
+# Style of a chart outside a report page.
 OWN_CSS = (
     f".chart,.charts{{{LIGHT};--ink:#1b232e;--soft:#5a6573;--line:#dfe4ea}}"
     "@media (prefers-color-scheme:dark){.chart,.charts{"
@@ -41,10 +41,10 @@ OWN_CSS = (
     ".charts{display:flex;flex-wrap:wrap;gap:.6rem 1rem;align-items:flex-start}\n"
 ) + CHART_CSS
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 22.0, 34.0
-LETTER = 6.1  # mean width of a letter, for margins
-BOLD = 1.12  # how much wider bold letters are
-LINE = 14.0  # height of a line of text
-MAX_LINES = 3  # of a title or a name
+LETTER = 6.1  # mean width of a character, for margins
+BOLD = 1.12  # relative width of bold characters
+LINE = 14.0  # line height
+MAX_LINES = 3  # of a title or label
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ class Chart:
 
 @dataclass(frozen=True, repr=False)
 class Plot:
-    """Charts that belong together. Notebooks show them; `save` writes one SVG file.
+    """Charts with a common caption. Notebooks display them; `save` writes one SVG file.
 
     Attributes:
-        charts: in reading order.  caption: what they show.
+        charts: in reading order.  caption: below them.
     """
 
     charts: list[Chart]
     caption: str
 
     def html(self) -> str:
-        """The charts side by side, as many as fit; the page has the style."""
+        """The charts in a row that wraps; the page provides the style."""
         return f'<div class="charts">{"".join(chart.svg() for chart in self.charts)}</div>'
 
     def _repr_html_(self) -> str:
@@ -110,9 +110,10 @@ class Series:
     """A line, points or both over x.
 
     Attributes:
-        x, y: (M,); NaN breaks the line.  std: half of the half-width of its band, or None.  name: in the legend.
-        colour: number of the palette.  line, dots: what is drawn; rings are open dots.  titles: of the dots.
-        least: below which no value can be, so that no band goes there.
+        x, y: (M,); NaN breaks the line.  std: (M,), for a band of two standard deviations, or None.
+        name: in the legend.  colour: index in the palette.
+        line, dots, rings: what to draw; rings are open dots.  titles: tooltips of the dots.
+        least: lower bound of the values, at which the band is clipped.
     """
 
     x: Any
@@ -128,18 +129,18 @@ class Series:
     least: float = -math.inf
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper edge."""
+        """Lower and upper edge of the band."""
         y, half = np.asarray(self.y, dtype=np.float64), 2.0 * np.asarray(self.std, dtype=np.float64)
         return np.maximum(y - half, self.least), y + half
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number as labels show it."""
+    """A number as a label."""
     return f"{value:.{digits}g}".replace("-", "\u2212") if math.isfinite(value) else "\u2013"
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers from low to high, at most about `most`."""
+    """About `most` round numbers from low to high."""
     if not high > low:
         return [low]
     raw = (high - low) / most
@@ -162,13 +163,13 @@ def line_chart(
     log: bool = False,
     spans: Sequence[tuple[float, float, int, str]] = (),
 ) -> Chart:
-    """Series over one axis with a legend; `spans` are (from, to, colour, name) behind them.
+    """Series over one axis with a legend; `spans` are (from, to, colour, name) in the background.
 
     Args:
-        x_names: labels at x = 0, 1, ..., instead of numbers.  log: scale of the y axis.
+        x_names: labels at x = 0, 1, ..., instead of numbers.  log: whether the y axis is logarithmic.
     """
-    spread = [np.asarray(s.y, dtype=np.float64) for s in series]
-    limits = [y for s, y in zip(series, spread, strict=True) for y in _with_band(s, y)]
+    ys = [np.asarray(s.y, dtype=np.float64) for s in series]
+    limits = [edge for s, y in zip(series, ys, strict=True) for edge in ([y] if s.std is None else s.band())]
     low, high = y_range or _range(np.concatenate([np.ravel(part) for part in limits]) if limits else np.zeros(1), log)
     xs = np.concatenate([np.asarray(s.x, dtype=np.float64).ravel() for s in series]) if series else np.zeros(1)
     x0, x1 = (float(xs.min()), float(xs.max())) if xs.size else (0.0, 1.0)
@@ -181,12 +182,12 @@ def line_chart(
     names = _names_height(x_names) if x_names else 0.0
     bottom, height = BOTTOM + names, height + names
     box = _Box(x0, x1, low, high, LEFT, width - RIGHT, top, height + 14 * len(rows) - bottom, log)
-    if y_label:  # beside the numbers, however wide they are
+    if y_label:  # left of the tick labels
         box = replace(box, left=max(LEFT, 24.0 + LETTER * max(len(words) for _, words in box.y_ticks())))
     out = [_legend(rows)]
     out += [_span(box, *span) for span in spans]
     out.append(box.frame(x_label, y_label, x_names))
-    out += [_series(box, s, y) for s, y in zip(series, spread, strict=True)]
+    out += [_series(box, s, y) for s, y in zip(series, ys, strict=True)]
     return titled(width, height + 14 * len(rows), title, "".join(out), title or y_label or "chart")
 
 
@@ -194,7 +195,7 @@ def bar_chart(
     names: Sequence[str], values: Sequence[float], title: str = "", *, width: float = 420, percent: bool = False,
     colours: Sequence[int] | None = None,
 ) -> Chart:  # fmt: skip
-    """One horizontal bar per name with its value; bars below zero go left."""
+    """One horizontal bar per name with its value; negative bars extend to the left."""
     colours = range(len(names)) if colours is None else colours
     given = [value if math.isfinite(value) else 0.0 for value in values]
     shown = [f"{100 * v:.1f} %" if percent else number(v) for v in values]
@@ -217,17 +218,16 @@ def bar_chart(
 
 
 def heat_map(matrix: Any, labels: Sequence[str], title: str = "", most: float = 110.0) -> Chart:
-    """A square matrix: blue above zero, orange below; the title of a cell has its labels and value.
+    """A square matrix, blue above zero and orange below; tooltips show labels and value.
 
     Args:
-        most: width of a label in pixels.
+        most: largest width of a label in pixels.
     """
     cells = np.asarray(matrix, dtype=np.float64)
     n = len(cells)
     if cells.shape != (n, n) or len(labels) != n:
         raise ValueError(f"expected a square matrix with one label per row, got {cells.shape} and {len(labels)} labels")
-    peak = float(np.abs(cells).max()) if n else 1.0
-    peak = peak or 1.0
+    peak = (float(np.abs(cells).max()) if n else 1.0) or 1.0
     size = max(5.0, min(26.0, 300.0 / max(n, 1)))
     margin = min(max([LETTER * len(label) for label in labels] + [10.0]), most) + 8
     wide = max(margin + n * size + 70, min(LETTER * BOLD * len(title) + 6, 320.0))
@@ -241,7 +241,7 @@ def heat_map(matrix: Any, labels: Sequence[str], title: str = "", most: float = 
                 f'y="{TOP + i * size:.1f}" width="{size:.1f}" height="{size:.1f}" '
                 f'fill-opacity="{abs(value) / peak:.3f}"><title>{escape(words)}</title></rect>'
             )
-    step = max(1, math.ceil(12.0 / size))  # a label needs twelve pixels
+    step = max(1, math.ceil(12.0 / size))  # a label takes twelve pixels
     for i in range(0, n, step):
         at, text = i * size + size / 2, escape(cut(labels[i], margin))
         parts.append(f'<text x="{margin - 5:.1f}" y="{TOP + at + 4:.1f}" text-anchor="end">{text}</text>')
@@ -257,7 +257,7 @@ def scatter_map(
     places: Any, values: Any, title: str, x_label: str, y_label: str, *, width: float = 280, signed: bool = False,
     limits: tuple[float, float] | None = None,
 ) -> Chart:  # fmt: skip
-    """Dots at places, (M, 2), stronger for larger values; equal units on both axes."""
+    """Dots at places, (M, 2), more opaque for larger values; equal aspect ratio."""
     at, given = np.asarray(places, dtype=np.float64), np.asarray(values, dtype=np.float64)
     (x0, y0), (x1, y1) = at.min(axis=0), at.max(axis=0)
     x1, y1 = max(x1, x0 + 1e-9), max(y1, y0 + 1e-9)
@@ -286,7 +286,7 @@ def scatter_map(
 
 @dataclass(frozen=True)
 class _Box:
-    """The plotting area: data limits and pixel limits."""
+    """The plotting area, in data and in pixel coordinates."""
 
     x0: float
     x1: float
@@ -310,7 +310,7 @@ class _Box:
         return self.bottom - min(max(share, -0.02), 1.02) * (self.bottom - self.top)
 
     def y_ticks(self) -> list[tuple[float, str]]:
-        """Ticks up the side with their labels, in as many digits as tell them apart."""
+        """Ticks of the y axis with labels, with enough digits to be distinct."""
         ticks = _log_ticks(self.y0, self.y1) if self.log else nice_ticks(self.y0, self.y1, 4)
         for digits in range(4, 10):
             labels = [number(tick, digits) for tick in ticks]
@@ -353,10 +353,6 @@ class _Box:
             place = f"translate(10 {(self.top + self.bottom) / 2:.1f}) rotate(-90)"
             parts.append(f'<text class="soft" transform="{place}" text-anchor="middle">{words}</text>')
         return "".join(parts)
-
-
-def _with_band(series: Series, y: np.ndarray) -> list[np.ndarray]:
-    return [y] if series.std is None else list(series.band())
 
 
 def _range(values: np.ndarray, log: bool) -> tuple[float, float]:
@@ -416,7 +412,7 @@ def _span(box: _Box, start: float, end: float, colour: int, name: str) -> str:
 
 
 def titled(width: float, height: float, title: str, body: str, label: str, left: float = 2.0) -> Chart:
-    """A chart below its title, which takes as many lines as it needs; `body` has room for one."""
+    """A chart below its title, which may take several lines; `body` has room for one."""
     lines = wrapped(title, width / BOLD)
     words = "".join(
         f'<text class="bold" x="{left:g}" y="{13 + LINE * i:g}">{escape(line)}<title>{escape(title)}</title></text>'
@@ -454,7 +450,7 @@ def _legend(rows: list[list[tuple[float, int, str]]]) -> str:
 
 
 def _scale_bar(x: float, y: float, height: float, high: float, signed: bool, low: float = 0.0) -> str:
-    """The legend of colour strengths."""
+    """The legend of opacities."""
     n = 10
     parts = []
     for i in range(n):
@@ -481,13 +477,13 @@ def _names_height(names: Sequence[str]) -> float:
 
 
 def cut(text: str, width: float) -> str:
-    """As much of a text as fits into `width` pixels."""
+    """The text, truncated to `width` pixels."""
     most = max(3, int(width / LETTER))
     return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 
 def wrapped(text: str, width: float) -> list[str]:
-    """A text in lines of at most `width` pixels, broken at spaces; what does not fit into MAX_LINES is cut."""
+    """The text in at most MAX_LINES lines of `width` pixels, broken at spaces; the rest is truncated."""
     lines = [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}".strip()

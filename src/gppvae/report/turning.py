@@ -1,4 +1,4 @@
-"""The turntable: which objects and views it shows, and which of them were measured."""
+"""The turntable: its objects and views, and which of them were measured."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned, Periodic
 from gppvae.report.checked import Part, read
 
 MAX_VIEWS, MAX_OBJECTS, MAX_BETWEEN = 64, 12, 3
-MAX_PIXELS = 6_000_000  # of the sprite, so that the page stays at a few megabytes
-MAX_WIDE = 30_000
+MAX_PIXELS = 6_000_000  # of the sprite, to keep the page at a few megabytes
+MAX_WIDE = 30_000  # side of the sprite
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Turn:
 def find_turn(model: GPPVAE, test: Part | None = None) -> Turn | None:
     """The turntable of a model over one column of objects and one column of views; None for other kernels.
 
-    Objects with test samples come first. Views are those of training and test and, for numbers, unmeasured values in
+    Objects with test samples are preferred. Views are those of training and test data and, for numbers, values in
     between.
     """
     pair = _object_and_view(model)
@@ -93,7 +93,7 @@ def _numbers(leaf: Leaf, test: Table | None, limit: int) -> list[float]:
 
 
 def with_between(values: np.ndarray, limit: int, period: float | None = None) -> list[float]:
-    """Sorted values with up to three evenly spaced ones in every gap; around the circle for a period."""
+    """Sorted values with up to MAX_BETWEEN evenly spaced ones in every gap; cyclic if there is a period."""
     ends = np.append(values[1:], values[0] + period) if period is not None else values[1:]
     n_between = min(MAX_BETWEEN, (limit - len(values)) // max(1, len(ends)))
     shares = np.arange(1, n_between + 1) / (n_between + 1)
@@ -101,36 +101,36 @@ def with_between(values: np.ndarray, limit: int, period: float | None = None) ->
     for start, end in zip(values, ends, strict=False):
         filled += list(start + shares * (end - start))
     around = filled if period is None else [value % period for value in filled]
-    # Rounding merges values that differ only by rounding errors; measured ones win.
+    # Merges values that differ only by rounding errors, and keeps the measured ones.
     distinct = {round(float(value), 9): float(value) for value in reversed(around)}
     return sorted(distinct.values())
 
 
 def measured(model: GPPVAE, turn: Turn, train: Part | None, test: Part | None) -> tuple[np.ndarray, np.ndarray]:
-    """Measured samples of a turntable, (objects, views, *shape) with NaN elsewhere, and which are test samples."""
+    """Measured samples of a turntable, (objects, views, *shape), NaN elsewhere, and the mask of test samples."""
     shape = (len(turn.objects), len(turn.views))
     frames = np.full((*shape, *model.shape_), np.nan, dtype=np.float32)
     held = np.zeros(shape, dtype=bool)
-    places = {row: place for place, row in enumerate(zip(*_keys(turn, Table(turn.rows())), strict=True))}
+    cells = {row: cell for cell, row in enumerate(zip(*_keys(turn, Table(turn.rows())), strict=True))}
     for part, is_test in ((train, False), (test, True)):
         if part is None:
             continue
         found = [
-            (number, places[key])
+            (number, cells[key])
             for number, key in enumerate(zip(*_keys(turn, Table(part[1])), strict=True))
-            if key in places
+            if key in cells
         ]
         if not found:
             continue
         y = read(model, part[0], np.array([number for number, _ in found]))
-        for sample, (_, place) in zip(y, found, strict=True):
-            frames[place // shape[1], place % shape[1]] = sample
-            held[place // shape[1], place % shape[1]] = is_test
+        for sample, (_, cell) in zip(y, found, strict=True):
+            frames[cell // shape[1], cell % shape[1]] = sample
+            held[cell // shape[1], cell % shape[1]] = is_test
     return frames, held
 
 
 def _keys(turn: Turn, table: Table) -> tuple[list[str], list[Any]]:
-    """Object and view of each row in a form that compares equal across tables."""
+    """Object and view of each row as keys that compare equal across tables."""
     if isinstance(turn.views[0], str):
         return table.ids(turn.object_column).tolist(), table.ids(turn.view_column).tolist()
     numbers = table.numeric((turn.view_column,))[:, 0]
