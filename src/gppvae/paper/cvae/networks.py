@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gppvae.nets.build import build_networks
 from gppvae.nets.conv import ConvDecoder, ConvEncoder, channels_last, in_channels_last
-from gppvae.nets.shuffle import ShuffleDecoder
+from gppvae.nets.shuffle import ShuffledConv2d, ShuffleDecoder
 
 
 def planes(condition: Tensor, height: int, width: int) -> Tensor:
@@ -81,5 +81,8 @@ def _with_more_inputs(layers: nn.Sequential, more: int) -> nn.Sequential:
     changed = list(layers)
     number, first = next((i, layer) for i, layer in enumerate(changed) if isinstance(layer, nn.Conv2d))
     assert isinstance(first.padding, tuple)
-    changed[number] = nn.Conv2d(first.in_channels + more, first.out_channels, 3, padding=first.padding[0])
+    if isinstance(first, ShuffledConv2d):
+        changed[number] = ShuffledConv2d(first.in_channels + more, first.out_channels // 4)
+    else:
+        changed[number] = nn.Conv2d(first.in_channels + more, first.out_channels, 3, padding=first.padding[0])
     return nn.Sequential(*changed)
