@@ -239,7 +239,7 @@ def remove_rows(prior: LatentPrior, weights: LatentPosterior, taken: list[Condit
         for direction, k in enumerate(covariance_index(mean.shape[1], len(known))):
             along = slice(direction, direction + 1)
             found[:, along] = solve_precision(before[k], known[k] @ mean[:, along] - pull[:, along])
-        if isinstance(part, RotatedBlocks) and blocks is not None:  # other ids keep their mean for now
+        if isinstance(part, RotatedBlocks) and blocks is not None:  # the means of other ids do not change here
             places = part.places.only(blocks)
             found = places.put(*places.take(found), mean)
         parts.append(with_precisions(part, found @ part.basis.T, before, blocks))
