@@ -94,7 +94,8 @@ def test_images_of_other_sizes_are_resized(stored: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--data", "a.npy", "--image-column", "file"], "expected a folder of images"),
+        (["--data", "a.npy", "--image-column", "file"], "a.npy, found a file"),
+        (["--data", "nothing", "--image-column", "file"], "nothing, found no such file"),
         (["--data", "a", "--image-column", "file"], "column 'file' must name images of"),
         (["--data", "b", "--image-column", "name"], "a column 'name'"),
         (["--data", "a.h5"], "one data set of"),

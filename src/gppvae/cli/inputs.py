@@ -112,7 +112,9 @@ class Inputs:
             _report_pairing(sentence)
             return files
         if column is not None:
-            raise ValueError(f"expected a folder of images at {place}, got a file; --image-column is for images only")
+            raise ValueError(
+                f"expected a folder of images at {place}, found {kind_of(place)}; --image-column is for images only"
+            )
         if place.suffix == ".h5ad":
             return self._whole(place)[0]
         if place.suffix.lower() in TABLES:

@@ -80,6 +80,10 @@ def test_methods_that_were_run_before_stay_in_the_results(finished: tuple[Path, 
     assert list(both["methods"]) == list(DIGIT_METHODS)  # in the order of the table
     assert both["selection"] == earlier["selection"] and both["tests"] == earlier["tests"]
 
+    setup = {name: value for name, value in earlier["setting"]["setup"].items() if name != "default_kernel"}
+    before_the_setting = earlier | {"setting": earlier["setting"] | {"setup": setup}}  # which is None here
+    assert list(runner.with_earlier(anew, before_the_setting)["methods"]) == list(DIGIT_METHODS)
+
     another_recipe = earlier | {"global_recipe": {"latent_dim": 5}}
     without = anew | {"methods": {"dis": only["dis"]}}
     assert "global" not in runner.with_earlier(without, another_recipe)["methods"]

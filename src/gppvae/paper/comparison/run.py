@@ -18,7 +18,7 @@ from gppvae.paper.comparison.task import Task
 from gppvae.paper.comparison.tradeoff import select_cvae, select_livae, select_shared
 from gppvae.paper.comparison.workshop import Workshop
 from gppvae.paper.evaluation import mse_per_sample
-from gppvae.paper.provenance import fit_record
+from gppvae.paper.provenance import different, fit_record
 from gppvae.paper.statistics import over_seeds, paired_over_seeds
 from gppvae.report.record import read_results, rounded, write_results
 from gppvae.training.checkpoint import write_json
@@ -125,7 +125,7 @@ def with_earlier(content: dict[str, Any], earlier: dict[str, Any] | None) -> dic
     An earlier file of other data or settings counts for nothing, and its global row not if the recipe is another.
     """
     same = ("split", "network", "data", "setting")
-    if earlier is None or any(earlier.get(name) != content[name] for name in same):
+    if earlier is None or any(different(earlier.get(name), content[name]) for name in same):
         return content
     methods = {name: method for name, method in earlier["methods"].items() if name in METHODS}
     if earlier.get("global_recipe") != content["global_recipe"]:
