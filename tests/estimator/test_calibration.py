@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import norm
 
 from gppvae import GPPVAE, Likelihood
 from gppvae.data.table import Table
-from gppvae.estimator.prediction import LEAST_STD, Calibration, Prediction, calibrate, mean_and_std
+from gppvae.estimator.calibration import LEAST_STD, NORMAL, Calibration, calibrate, half_width
+from gppvae.estimator.prediction import Prediction, mean_and_std
 from gppvae.kernels import Learned
 from tiny import KERNEL, held_out, spots
 
@@ -129,6 +131,71 @@ def test_every_channel_is_covered_as_it_says(shape: tuple[int, ...], tails: floa
         for level, low, high, width in ((0.5, 0.45, 0.6, 0.6745), (0.8, 0.75, 0.87, 1.2816), (0.9, 0.86, 0.94, 1.6449)):
             inside = (distance[:, channel] <= width).mean()
             assert low < inside < high, (channel, level, inside)
+
+
+# -- intervals
+
+
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.68, 0.9, 0.99])
+def test_intervals_are_normal_unless_tails_were_measured(level: float) -> None:
+    found = Prediction(np.full((2, 3), 7.0), np.full((2, 3), 2.0))
+    low, high = found.interval(level)
+    below, above = norm.interval(level, 7.0, 2.0)
+    if level in (0.5, 0.9, 0.99):  # between the measured levels, widths are interpolated
+        np.testing.assert_allclose([low[0, 0], high[1, 2]], [below, above], rtol=1e-6)
+    else:
+        np.testing.assert_allclose([low[0, 0], high[1, 2]], [below, above], rtol=1e-3)
+
+
+def test_widths_grow_with_the_level_through_the_measured_ones() -> None:
+    widths = np.array([0.4, 1.1, 2.0])
+    levels = np.linspace(0.001, 0.999, 300)
+    found = half_width(levels, widths)
+    assert (np.diff(found) > 0).all()
+    for level, width in zip((0.5, 0.8, 0.9), widths, strict=True):
+        assert half_width(level, widths) == pytest.approx(width)
+    beyond = norm.ppf(0.5 + 0.99 / 2) / norm.ppf(0.95)
+    assert half_width(0.99, widths) == pytest.approx(2.0 * beyond)
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 6), (5,)])
+def test_intervals_have_their_share_of_heavy_tailed_errors(shape: tuple[int, ...]) -> None:
+    """Half of the errors are a tenth of the rest, whatever the draws say: no standard deviation fits all levels."""
+    rng = np.random.default_rng(1)
+
+    def rows(n: int) -> tuple[np.ndarray, np.ndarray]:
+        spread = np.exp(rng.uniform(-1.0, 0.0, size=(n, *shape)))
+        size = np.where(rng.random((n, *shape)) < 0.5, 0.1, 1.0)
+        return spread * size * rng.normal(size=(n, *shape)), spread
+
+    (error, spread), (fresh, fresh_spread) = rows(400), rows(2000)
+    found = calibrate(torch.from_numpy(error), None, Prediction(np.zeros_like(error), spread))
+    asked = Prediction(np.zeros_like(fresh), found.total_std(fresh_spread), found.widths)
+    for level in (0.5, 0.8, 0.9):
+        low, high = asked.interval(level)
+        assert ((low <= fresh) & (fresh <= high)).mean() == pytest.approx(level, abs=0.03)
+    assert (np.abs(fresh) < norm.ppf(0.75) * asked.std).mean() > 0.57  # normal intervals are too wide there
+
+
+def test_few_rows_and_training_rows_hardly_say_anything_of_tails() -> None:
+    rng = np.random.default_rng(0)
+    error, spread = rng.standard_t(1.5, size=(3, 40)), np.ones((3, 40))
+    pair = torch.from_numpy(error), None, Prediction(np.zeros_like(error), spread)
+    few = calibrate(*pair)
+    exact = np.quantile(np.abs(error) / few.total_std(spread), (0.5, 0.8, 0.9)) / NORMAL
+    np.testing.assert_allclose(few.widths, NORMAL * exact ** (3 / 8), rtol=1e-5)
+    np.testing.assert_array_equal(calibrate(*pair, trained_on=True).widths, NORMAL)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 90, True, "wide", float("nan")])
+def test_a_level_that_is_none_is_refused(level: Any) -> None:
+    with pytest.raises(ValueError, match="level must be a number between 0 and 1"):
+        Prediction(np.zeros((1, 2)), np.ones((1, 2))).interval(level)
+
+
+def test_an_interval_needs_a_std() -> None:
+    with pytest.raises(ValueError, match="n_samples=64"):
+        Prediction(np.zeros((1, 2)), None).interval()
 
 
 def images(follows: float, n: int = 60, typical: float = 0.05, seed: int = 0) -> tuple[torch.Tensor, Prediction]:
@@ -250,6 +317,8 @@ def test_a_calibration_survives_json(of_images: bool) -> None:
     asked = np.exp(np.linspace(-8, 3, 48)).astype(np.float32).reshape((3, 2, 2, 4) if of_images else -1)
     np.testing.assert_array_equal(again.total_std(asked), found.total_std(asked))
     assert again.to_json() == found.to_json()
+    old = {name: value for name, value in found.to_json().items() if name != "widths"}  # of version 0.2
+    np.testing.assert_array_equal(Calibration.from_json(old).widths, NORMAL)
 
 
 def test_a_damaged_calibration_is_refused() -> None:
@@ -261,6 +330,7 @@ def test_a_damaged_calibration_is_refused() -> None:
         "follows": (1.5, nan),
         "pattern": ([], [0.0]),
         "error_var": (-1.0,),
+        "widths": ([0.5, 0.4, 1.0], [1.0], [0.5, nan, 1.0], [0.0, 1.0, 2.0]),
     }.items():
         for value in values:
             with pytest.raises(ValueError, match="a calibration must have"):
@@ -337,6 +407,27 @@ def test_calibration_uses_the_rows_given(model: GPPVAE) -> None:
             model.calibrate(samples, rows)
         assert model.calibration_ is before
     model.calibration_ = kept
+
+
+def test_draws_with_noise_scatter_as_the_prediction_says(model: GPPVAE) -> None:
+    """Quantiles of draws are the ends of the intervals; draws without noise stay as they were."""
+    table = noisy(2)[1].iloc[:30]
+    said = model.predict(table, 64, include_noise=True)
+    plain, drawn = (model.sample(table, 400, include_noise=noise, seed=3) for noise in (False, True))
+    assert said.std is not None
+    ratio = drawn.std(0) / said.std
+    assert np.median(ratio) == pytest.approx(1.0, rel=0.1) and ratio.min() > 0.7 and ratio.max() < 1.6
+    low, high = said.interval(0.8)
+    assert ((low <= drawn) & (drawn <= high)).mean() == pytest.approx(0.8, abs=0.05)
+    assert plain.std(0).mean() < 0.6 * drawn.std(0).mean()
+    np.testing.assert_array_equal(drawn, model.sample(table, 400, include_noise=True, seed=3))
+
+
+def test_a_prediction_has_the_measured_widths_only_with_noise(model: GPPVAE) -> None:
+    table = noisy(2)[1].iloc[:5]
+    assert model.calibration_ is not None
+    np.testing.assert_array_equal(model.predict(table, 8, include_noise=True).widths, model.calibration_.widths)
+    np.testing.assert_array_equal(model.predict(table, 8).widths, NORMAL)
 
 
 def test_without_calibration_the_likelihood_says_the_noise(model: GPPVAE) -> None:

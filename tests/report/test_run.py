@@ -9,6 +9,7 @@ import pytest
 
 from gppvae import GPPVAE
 from gppvae.data.sizes import SIZE
+from gppvae.estimator.calibration import NORMAL
 from gppvae.estimator.comparison import Comparison
 from gppvae.report.along import plot_along
 from gppvae.report.checked import LEVELS, Checked, check_rows
@@ -135,7 +136,7 @@ def test_the_page_of_images_opens_where_it_was_tested(tmp_path: Path) -> None:
 
 
 def checked(truth: np.ndarray, mean: np.ndarray, std: float = 1.0) -> Checked:
-    return Checked(None, truth, mean, np.ones_like(mean), np.full_like(mean, std), np.ones(()))  # type: ignore[arg-type]
+    return Checked(None, truth, mean, np.ones_like(mean), np.full_like(mean, std), np.ones(()), NORMAL)  # type: ignore[arg-type]
 
 
 def test_cases_and_coverage_by_hand() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
 
 from gppvae.bench.task import HIGHER, Question, error_of
+from gppvae.estimator.calibration import LEVELS
 from gppvae.estimator.gppvae import GPPVAE
 from gppvae.estimator.prediction import Prediction
 from gppvae.report.record import rounded
 
-LEVELS = (0.5, 0.8, 0.9)
 COLOUR_NDIM = 4
 
 
@@ -44,16 +43,15 @@ def measured(model: GPPVAE, question: Question, kind: str) -> dict[str, Any]:
 
 
 def coverage(spread: Prediction, covered: np.ndarray) -> dict[str, dict[str, float]]:
-    """Share of values inside central Gaussian intervals, per level: of all, and of the worst and best channel.
+    """Share of values inside central intervals, per level: of all, and of the worst and best channel.
 
     Channels are those of colour images, and the values of vectors; a grey image is one channel.
     """
-    assert spread.std is not None
     truth = np.asarray(covered, np.float64)
-    apart = np.abs(truth - spread.mean.reshape(truth.shape)) / spread.std.reshape(truth.shape)
     found = {}
     for level in LEVELS:
-        inside = apart <= norm.ppf(0.5 + level / 2)
+        low, high = (end.reshape(truth.shape) for end in spread.interval(level))
+        inside = (low <= truth) & (truth <= high)
         parts = inside.mean(axis=_within_channel(inside))
         found[f"{level:.0%}"] = {
             "all": _short(inside.mean()), "least": _short(parts.min()), "most": _short(parts.max())

@@ -23,6 +23,7 @@ from gppvae.data.named import framed, samples_from
 from gppvae.data.run_files import model_file
 from gppvae.data.table import Rows, Table
 from gppvae.data.words import shown
+from gppvae.estimator.calibration import Calibration
 from gppvae.estimator.checks import MAX_BATCH, MAX_EPOCHS, MAX_WIDTH, number, readable_algebra, whole
 from gppvae.estimator.choices import PATIENCE, TOLERANCE
 from gppvae.estimator.cost import log_cost, warn_missing_variance
@@ -35,7 +36,7 @@ from gppvae.estimator.new_objects import NewSamples, add_objects, update
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.plan import Plan, plan_fit, rows_held_out
 from gppvae.estimator.plotting import Plotting
-from gppvae.estimator.prediction import Prediction, mean_and_std
+from gppvae.estimator.prediction import Prediction, mean_and_std, noise_std, with_noise
 from gppvae.estimator.saving import (
     check_network_sizes,
     check_same_kernel,
@@ -74,6 +75,7 @@ from gppvae.training.phases import check_phases
 log = logging.getLogger("gppvae")
 VALUE_NOISE = "value_noise"
 ALPHAS = (1e-12, 1e6)
+NOISE_DRAWS = 32  # that measure how far draws spread, where noise is added to single draws
 GIVEN_AGAIN = ("kernel", "inference", "phases", "encoder", "decoder", "likelihood")  # arguments of resume()
 KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
@@ -411,7 +413,8 @@ class GPPVAE(Plotting, Measuring):
         Args:
             table: rows to predict; ids known from training, numbers of any value.
             n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
-            include_noise: whether std is that of a new sample, including noise and model errors; needs draws.
+            include_noise: whether std and `interval` are those of a new sample, including noise and model errors; needs
+                draws.
             seed: of the draws; that of the estimator when None.
             out: folder for mean.npy and std.npy, which are returned as memory maps.
         """
@@ -437,7 +440,9 @@ class GPPVAE(Plotting, Measuring):
                 uncertainty = relative_std(model, weights, chunk) if include_noise else None
                 found = mean_and_std(decoded, include_noise, self.calibration_, self._unit(), uncertainty, kriged)
                 arrays.put(**{name: to_input_layout(part, self.layout_) for name, part in found.items()})
-        return self._prediction(table, arrays["mean"], arrays["std"])
+        drawn = self._prediction(table, arrays["mean"], arrays["std"])
+        measured = self.calibration_ if include_noise else None
+        return drawn if measured is None else replace(drawn, widths=measured.widths)
 
     def _prediction(self, table: Any, mean: np.ndarray, std: np.ndarray | None) -> Prediction:
         """A prediction, as DataFrames if the samples and the rows were DataFrames."""
@@ -456,6 +461,10 @@ class GPPVAE(Plotting, Measuring):
     ) -> np.ndarray:
         """Draws of whole functions at rows, from the posterior or from the prior.
 
+        Args:
+            include_noise: whether draws are new samples, with noise; from the posterior, with errors of the model as
+                well, so that they scatter as `predict(..., include_noise=True)` says.
+
         Returns:
             (n_samples, N, ...), samples in the shape and order of axes of the training samples.
         """
@@ -465,17 +474,33 @@ class GPPVAE(Plotting, Measuring):
         if prior:
             weights = model.prior.before_data()
         draws, generator, vectors = self._draws(weights, n_samples, seed)
+        measured = self.calibration_ if include_noise and not prior else None
         parts = []
         for chunk in row_chunks(rows):
             decoded = []
             kriged = None if prior else self.remainders_.at(model.prior, chunk, self.shape_)
+            errors = None if measured is None else self._noise_std(chunk, measured, kriged, seed)
             for drawn, var in decode_draws(model, draws, chunk, generator, vectors):
                 mean = drawn if kriged is None else drawn + kriged[0].to(drawn)
-                noisy = model.autoencoder.likelihood.values.noisy
-                decoded.append((noisy(mean, var, generator) if include_noise else mean).cpu())
+                if measured is not None and errors is not None:
+                    mean = with_noise(mean, errors, measured.widths, generator)
+                elif include_noise:
+                    mean = model.autoencoder.likelihood.values.noisy(mean, var, generator)
+                decoded.append(mean.cpu())
             parts.append(torch.stack(decoded))  # (n_samples, rows, *shape)
         empty = torch.zeros(n_samples, 0, *self.shape_)
         return to_input_layout((torch.cat(parts, dim=1) if parts else empty).numpy(), self.layout_)
+
+    def _noise_std(
+        self, rows: Rows, measured: Calibration, kriged: tuple[Tensor, Tensor] | None, seed: int | None
+    ) -> np.ndarray:
+        """Standard deviation of errors and noise at rows, (N, *shape), from draws of their own."""
+        model, weights = self._fitted
+        draws, generator, vectors = self._draws(
+            weights, NOISE_DRAWS, derive_seed(self.seed if seed is None else seed, 5)
+        )
+        decoded = decode_draws(model, draws, rows, generator, vectors)
+        return noise_std(decoded, measured, self._unit(), relative_std(model, weights, rows), kriged)
 
     @readable_algebra()
     def impute(

@@ -8,7 +8,6 @@ import copy
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,10 @@ from gppvae.data.header import checked_content
 from gppvae.data.table import Rows, Table
 from gppvae.data.words import reason
 from gppvae.estimator.base import Estimator
+from gppvae.estimator.calibration import Calibration, calibrate
 from gppvae.estimator.comparison import Comparison, compare
 from gppvae.estimator.impute import FIT_ENTRIES, Imputer, learn_value_noise
-from gppvae.estimator.prediction import Calibration, Prediction, calibrate
+from gppvae.estimator.prediction import Prediction
 from gppvae.estimator.saving import check_value_noise
 from gppvae.estimator.validation import same_length, squared_errors
 from gppvae.inference.observation_weight import Trust
@@ -202,7 +202,7 @@ class Measuring(Estimator):
         assert found.std is not None
         predicted = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
         uncertainty = np.concatenate([relative_std(*self._fitted, chunk) for chunk in row_chunks(rows)])  # (n,)
-        return replace(calibrate(y, mask, predicted, self._unit(), uncertainty), trained_on=trained_on)
+        return calibrate(y, mask, predicted, self._unit(), uncertainty, trained_on)
 
     @torch.no_grad()
     def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import norm
 
 from gppvae.data.arrays import Samples, from_input_layout
 from gppvae.data.table import Table, id_text
 from gppvae.estimator import GPPVAE, Prediction
+from gppvae.estimator.calibration import half_width
 from gppvae.estimator.comparison import at_their_sizes
 from gppvae.likelihoods.scaled import ScaledGaussian
 
@@ -31,7 +31,7 @@ class Checked:
     Attributes:
         table: the rows.  truth: (n, *shape), NaN where nothing was observed.  mean: predicted.
         spread: standard deviation over draws of the latents.  std: predictive standard deviation of a new sample.
-        unit: of the values, to make errors of channels comparable.
+        unit: of the values, to make errors of channels comparable.  widths: of intervals, as in Prediction.
         losses: the likelihood's error of each value, in units, (n, *shape); squared errors when None.
         measure: name of the error.
     """
@@ -42,6 +42,7 @@ class Checked:
     spread: np.ndarray
     std: np.ndarray
     unit: np.ndarray
+    widths: np.ndarray
     losses: np.ndarray | None = None
     measure: str = "mse"
 
@@ -75,8 +76,8 @@ class Checked:
         known = np.isfinite(truth)
         if not known.any():
             return np.full(len(LEVELS), np.nan)
-        z_scores = np.abs(truth - mean)[known] / np.maximum(std[known], 1e-12)
-        return np.array([float((z_scores <= norm.ppf(0.5 + 0.5 * level)).mean()) for level in LEVELS])
+        distance = np.abs(truth - mean)[known] / np.maximum(std[known], 1e-12)
+        return np.array([float((distance <= half_width(level, self.widths)).mean()) for level in LEVELS])
 
 
 def opened(model: GPPVAE, part: Part) -> tuple[Samples, Table]:
@@ -106,7 +107,7 @@ def check_rows(model: GPPVAE, part: Part, index: np.ndarray) -> Checked:
     mean, spread, std = (channels_first(model, array) for array in (drawn.mean, drawn.std, noisy.std))
     truth, unit, likelihood = read(model, part[0], index), model._unit(), model.model_.autoencoder.likelihood.values
     losses = likelihood.error(*(torch.from_numpy(values / unit).double() for values in (truth, mean))).numpy()
-    return Checked(table, truth, mean, spread, std, unit, losses, likelihood.error_name)
+    return Checked(table, truth, mean, spread, std, unit, noisy.widths, losses, likelihood.error_name)
 
 
 def value_scales(model: GPPVAE) -> tuple[np.ndarray, np.ndarray] | None:
