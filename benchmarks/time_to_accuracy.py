@@ -1,15 +1,17 @@
-"""Wall time until the error at the held-out angle is the paper's, for every way to fit.
+"""Time until the error at the held-out angle is the paper's, for every way to fit, and until it is 0.0100.
 
     python benchmarks/time_to_accuracy.py [--mnist DIR] [--cap SECONDS] [--threads K] [--quick]
 
 Published split of rotated MNIST, 270 test images, mean-decoded. The clock runs during training only; the test
-error is looked at after each epoch to read the clock, and chooses nothing. All ways start from nothing: the
-warm-up of those that have one counts.
+error is looked at after each epoch to read the clock, and chooses nothing: the short fits were chosen at another
+angle, 247.5 degrees, that was held out for the purpose. All ways start from nothing: the warm-up of those that
+have one counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +37,7 @@ from gppvae.prior.latent_prior import LatentPrior
 from gppvae.training.loop import Settings, Trainer
 from gppvae.training.validated import Validated
 
-TARGET = 0.0280
+TARGET, LOW_TARGET = 0.0280, 0.0100
 PAPER = "Learned(digit, 8) * Periodic(angle, 360)"
 FAST = "Learned(digit, 24) * Periodic(angle, 360, lengthscale=1.0, fixed=True)"
 QUICK_SECONDS = 5.0
@@ -43,32 +45,42 @@ QUICK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to fit: network and latent size, kernel, noise levels, phases."""
+    """One way to fit: network and latent size, kernel, noise levels, phases; and the error to reach."""
 
     network: str
+    width: int | None
     latent_dim: int
     kernel: str
     pixel_var: float
     alpha: float
     batch_size: int
     phases: list[Phase]
+    target: float = TARGET
 
 
 def warmed_up(inference: str, epochs: int) -> Candidate:
     """The paper's schedule with 8 channels: VAE, GP only, then jointly."""
     phases = find_inference(inference).phases(Budget(epochs=epochs, warmup_epochs=60, gp_epochs=100))
-    return Candidate("conv", 16, PAPER, 0.01, 1.0, 128, phases)
+    return Candidate("conv", None, 16, PAPER, 0.01, 1.0, 128, phases)
 
 
-def global_form(network: str, latent_dim: int, epochs: int) -> Candidate:
-    rates = {"decoder": 5e-3, "prior": 1e-2, "weights": 1e-2}
-    phases = [Phase("global", "global", epochs, rates, "cosine", warmup=0.02)]
-    return Candidate(network, latent_dim, FAST, 0.001, 0.0009, 64, phases)
+def short(
+    network: str, width: int, latent_dim: int, epochs: int, target: float, weights: float = 1e-2, decay: float = 0.0
+) -> Candidate:
+    """Global inference for a few epochs at high learning rates.
+
+    Args:
+        weights: learning rate of q(B).  decay: weight decay of the decoder.
+    """
+    rates = {"decoder": 1e-2, "prior": 1e-2, "weights": weights}
+    phases = [Phase("global", "global", epochs, rates, "cosine", warmup=0.02, weight_decay=decay)]
+    return Candidate(network, width, latent_dim, FAST, 0.001, 0.0009, 64, phases, target)
 
 
 CANDIDATES = {
-    "global, wide": global_form("wide", 48, 10),
-    "global, 8 channels": global_form("conv", 16, 30),
+    "global, wide with 8 channels": short("wide", 8, 32, 7, TARGET, weights=2e-2),
+    "global, 8 channels": short("conv", 8, 32, 9, TARGET, weights=2e-2),
+    "global, image with 16 channels": short("image", 16, 48, 16, LOW_TARGET, decay=0.3),
     "minibatch, 8 channels": warmed_up("minibatch", 2000),
     "posterior, 8 channels": warmed_up("posterior", 2000),
     "exact, 8 channels": warmed_up("exact", 100_000),
@@ -80,18 +92,20 @@ class EnoughError(Exception):
 
 
 class Clock:
-    """Training time and test error of one candidate."""
+    """Training time, on the clock and of the processor, and test error of one candidate."""
 
-    def __init__(self, model: GPPriorVAE, digits: RotatedDigits, cap: float) -> None:
-        self.model, self.cap = model, cap
+    def __init__(self, model: GPPriorVAE, digits: RotatedDigits, target: float, cap: float) -> None:
+        self.model, self.target, self.cap = model, target, cap
         test = Samples(digits.test.images)
         self.test = Epoch(test, model.prior.code(Table(digits.test.table)), 128, None, torch.device("cpu"))
-        self.seconds, self.curve, self.steps = 0.0, [], 0
-        self._since = time.perf_counter()
+        self.seconds, self.cpu_seconds = 0.0, 0.0
+        self.curve: list[list[float]] = []  # seconds, processor seconds and error after each epoch
+        self._since = time.perf_counter(), time.process_time()
 
     @torch.no_grad()
     def __call__(self, inference: Inference, train: Epoch) -> Validated:
-        self.seconds += time.perf_counter() - self._since
+        self.seconds += time.perf_counter() - self._since[0]
+        self.cpu_seconds += time.process_time() - self._since[1]
         mse = None
         if inference.name != "vae":
             weights = inference.weights(train)
@@ -99,11 +113,15 @@ class Clock:
             mse, _ = row_errors(
                 self.test, self.model.autoencoder, lambda batch: decode_mean(self.model, weights, batch.rows)
             )
-            self.curve.append([round(self.seconds, 2), float(f"{mse:.5g}")])
-        if (mse is not None and mse <= TARGET) or self.seconds > self.cap:
+            self.curve.append([round(self.seconds, 2), round(self.cpu_seconds, 2), float(f"{mse:.5g}")])
+        if self.reached() or self.seconds > self.cap:
             raise EnoughError
-        self._since = time.perf_counter()
+        self._since = time.perf_counter(), time.process_time()
         return Validated({}, torch.zeros(0))
+
+    def reached(self) -> bool:
+        """Whether the last error is low enough."""
+        return bool(self.curve) and self.curve[-1][-1] <= self.target
 
 
 def measure(candidate: Candidate, digits: RotatedDigits, cap: float, seed: int) -> dict[str, Any]:
@@ -112,24 +130,25 @@ def measure(candidate: Candidate, digits: RotatedDigits, cap: float, seed: int) 
     table = Table(digits.train.table)
     prior = LatentPrior([(parse_kernel(candidate.kernel), candidate.latent_dim)], candidate.alpha)
     prior.bind(table, torch.Generator().manual_seed(derive_seed(seed, 1)))
-    networks = build_networks(candidate.network, (1, 28, 28), candidate.latent_dim)
+    networks = build_networks(candidate.network, (1, 28, 28), candidate.latent_dim, candidate.width)
     model = GPPriorVAE(Autoencoder(*networks, Gaussian(candidate.pixel_var)), prior)
     rows = prior.code(table)
     prior.plan(rows, candidate.batch_size)
     samples = Samples(digits.train.images)
     samples.keep_in_memory()
     data = Epoch(samples, rows, candidate.batch_size, None, torch.device("cpu"))
-    clock = Clock(model, digits, cap)
+    clock = Clock(model, digits, candidate.target, cap)
     trainer = Trainer(model, candidate.phases, data, Settings(seed=seed, progress=False), validate=clock)
-    reached = False
-    try:
+    with contextlib.suppress(EnoughError):
         trainer.run()
-    except EnoughError:
-        reached = bool(clock.curve) and clock.curve[-1][1] <= TARGET
+    reached = clock.reached()
     return {
+        "target_mse": candidate.target,
         "seconds": round(clock.seconds, 2) if reached else None,
-        "best_mse": min((mse for _, mse in clock.curve), default=None),
+        "cpu_seconds": round(clock.cpu_seconds, 2) if reached else None,
+        "best_mse": min((mse for *_, mse in clock.curve), default=None),
         "trained_seconds": round(clock.seconds, 2),
+        "trained_cpu_seconds": round(clock.cpu_seconds, 2),
         "curve": clock.curve[:: max(1, len(clock.curve) // 200)],
     }
 
@@ -151,18 +170,8 @@ def main() -> None:
         outcome[name] = measure(candidate, digits, cap, arguments.seed)
         reached = outcome[name]["seconds"]
         text = f"{reached:.1f} s" if reached else f"not within {outcome[name]['trained_seconds']:.0f} s"
-        print(f"{name:>24}  {text}  (least MSE {outcome[name]['best_mse']})", flush=True)
-    best = min((entry["seconds"] for entry in outcome.values() if entry["seconds"]), default=None)
-    exact = outcome["exact, 8 channels"]
-    content = {
-        "target_mse": TARGET,
-        "cap_seconds": cap,
-        "threads": torch.get_num_threads(),
-        "candidates": outcome,
-        "best_seconds": best,
-        "exact_over_best": (exact["seconds"] or exact["trained_seconds"]) / best if best else None,
-        "exact_reached": exact["seconds"] is not None,
-    }
+        print(f"{name:>30}  {candidate.target} {text}  (least MSE {outcome[name]['best_mse']})", flush=True)
+    content = {"cap_seconds": cap, "threads": torch.get_num_threads(), "candidates": outcome}
     print(_common.save("time_to_accuracy", content, arguments.seed, started, arguments.quick))
 
 

@@ -86,12 +86,14 @@ def test_the_epochs_that_are_timed_train_by_the_inference_of_their_name(monkeypa
 def test_time_to_accuracy_measures_after_every_epoch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     timed = script("time_to_accuracy", monkeypatch)
     digits = small_split(10, 4)
-    monkeypatch.setattr(timed, "TARGET", 0.0)  # is never reached
     candidate = timed.CANDIDATES[name]
-    short = dataclasses.replace(candidate, phases=[dataclasses.replace(p, epochs=2) for p in candidate.phases])
-    found = timed.measure(short, digits, 60.0, 0)
-    assert found["seconds"] is None and found["trained_seconds"] > 0.0
-    assert len(found["curve"]) >= 2 and found["best_mse"] == min(mse for _, mse in found["curve"])
+    phases = [dataclasses.replace(phase, epochs=2) for phase in candidate.phases]
+    never = timed.measure(dataclasses.replace(candidate, phases=phases, target=0.0), digits, 60.0, 0)
+    assert never["seconds"] is None and never["cpu_seconds"] is None
+    assert never["trained_seconds"] > 0.0 and never["trained_cpu_seconds"] > 0.0
+    assert len(never["curve"]) >= 2 and never["best_mse"] == min(mse for *_, mse in never["curve"])
+    at_once = timed.measure(dataclasses.replace(candidate, phases=phases, target=1.0), digits, 60.0, 0)
+    assert len(at_once["curve"]) == 1 and 0.0 < at_once["seconds"] < at_once["curve"][0][0] + 0.01
 
 
 @pytest.fixture

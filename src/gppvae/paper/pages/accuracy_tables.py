@@ -155,16 +155,19 @@ def _ablation(results: Path, study: str) -> tuple[dict[str, Any], dict[str, str]
 
 
 def time_to_accuracy(results: Path, options: Mapping[str, str]) -> ResultTable:
-    """Seconds of training until the test error is the paper's."""
+    """Seconds of training until the test error is the paper's, or lower."""
     path = results / "time_to_accuracy.json"
     found: dict[str, Any] = read_results(path) if path.is_file() else {"candidates": {}}
     rows: list[list[str]] = []
     if time_refused(results, options):
         found = {"candidates": {}}
     for name, entry in found["candidates"].items():
-        reached = f"{entry['seconds']:.0f} s" if entry["seconds"] else f"not within {entry['trained_seconds']:.0f} s"
-        rows.append([name, reached, f"{entry['best_mse']:.4f}"])
-    return ["inference, network", "time to 0.0280", "least MSE seen"], rows
+        times = [entry[name] for name in ("seconds", "cpu_seconds")]
+        if entry["seconds"] is None:
+            times = [f"not within {entry[f'trained_{name}']:.0f}" for name in ("seconds", "cpu_seconds")]
+        cells = [time if isinstance(time, str) else f"{time:.1f}" for time in times]
+        rows.append([name, f"{entry['target_mse']:.4f}", *cells, f"{entry['best_mse']:.4f}"])
+    return ["inference, network", "MSE to reach", "seconds", "processor seconds", "least MSE seen"], rows
 
 
 def time_refused(results: Path, options: Mapping[str, str]) -> str:
