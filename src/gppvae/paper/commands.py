@@ -108,7 +108,7 @@ def reproduce_app(guard: Guard) -> typer.Typer:
         results: Path = typer.Option(Path("results"), help="Folder that gets the numbers as JSON."),
         quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
     ) -> None:
-        """The best model on the published split of rotated MNIST: error, coverage of intervals, digits never seen.
+        """The best model on the published split of rotated MNIST: error, coverage of intervals, new digits.
 
         Run again, the command continues where it stopped. A seed takes about five minutes on one core, and
         five times as long with five networks in one model.
