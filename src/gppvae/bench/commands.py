@@ -23,10 +23,10 @@ SUITES = {  # usual seeds, and what is measured
     ),
     "inference": (
         "0",
-        "Every inference on the same data, told its name and nothing else, beside the one that is chosen.",
+        "Fit the same data by every inference with no other setting, beside the inference that is chosen by default.",
     ),
 }
-AGAIN = "Typed again, the command continues where it stopped. A run of another commit is replaced."
+AGAIN = "Run again, the command continues where it stopped. A run of another commit is replaced."
 TASK = typer.Option([], help="Name of a task; repeat for several, all when not given.")
 DATA = typer.Option(None, help="Folder of the data sets; $GPPVAE_DATA when not given.")
 QUIET = typer.Option(False, "--quiet", "-q", help="No progress bars.")

@@ -1,4 +1,4 @@
-"""Rotated digits, the split of later papers: an angle at which no digit was seen."""
+"""Rotated digits, the split of later papers, with one angle held out."""
 
 from __future__ import annotations
 

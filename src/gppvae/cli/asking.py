@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Rows = Annotated[Path, typer.Argument(help="Table of the rows to predict: CSV, TSV, Parquet or .h5ad.")]
 Out = Annotated[Path, option_in(OUTPUT, help="Folder for the results, new or empty.")]
 Images = Annotated[bool, option_in(OUTPUT, help="Write PNG images of image data.")]
-Noise = Annotated[bool, typer.Option(help="Include the noise of the samples.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the draws.", show_default="seed of the model")]
 Spatial = Annotated[str | None, typer.Option(help="Key of coordinates in obsm of an .h5ad file.", show_default="none")]
 Table = Annotated[Path, typer.Argument(help=TABLE_HELP)]
@@ -49,7 +48,9 @@ def predict(
     rows: Rows,
     out: Out,
     n_samples: Annotated[int, typer.Option(help="Draws of the latents to average over; 0 gives no std.")] = 0,
-    include_noise: Noise = False,
+    include_noise: Annotated[
+        bool, typer.Option(help="Give the std of new samples, with noise and errors of the model; needs --n-samples.")
+    ] = False,
     seed: Seed = None,
     images: Images = True,
     spatial: Spatial = None,
@@ -107,7 +108,7 @@ def sample(
     out: Out,
     n_samples: Annotated[int, typer.Option(help="Number of draws.")] = 1,
     prior: Annotated[bool, typer.Option("--prior", help="Draw from the prior instead of the posterior.")] = False,
-    include_noise: Noise = False,
+    include_noise: Annotated[bool, typer.Option(help="Draw new samples, with noise and errors of the model.")] = False,
     seed: Seed = None,
     spatial: Spatial = None,
     shown: Shown,

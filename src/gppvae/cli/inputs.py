@@ -58,7 +58,8 @@ class Inputs:
         n_samples = samples.shape[0] if samples.shape else 0
         if n_samples != len(frame):
             raise ValueError(
-                f"expected one row of {path} per sample of {place}, got {len(frame)} rows and {n_samples} samples"
+                f"expected one row of {path} per sample of {place}, got {len(frame)} rows and {n_samples} samples; "
+                "match them"
             )
         return samples, frame
 

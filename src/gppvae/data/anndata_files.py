@@ -41,7 +41,8 @@ def from_anndata(adata: Any, layer: str | None = None, spatial: str | None = Non
         coordinates = np.asarray(adata.obsm[_known("spatial", spatial, adata.obsm)])  # (N, 1 to 3)
         if coordinates.ndim != 2 or not 1 <= coordinates.shape[1] <= len(AXES):
             raise ValueError(
-                f"expected coordinates of one to three columns in obsm[{spatial!r}], got {coordinates.shape}"
+                f"expected coordinates of one to three columns in obsm[{spatial!r}], got {coordinates.shape}; "
+                "name another key"
             )
         for name, column in zip(AXES, coordinates.T, strict=False):
             if name in table:

@@ -138,7 +138,9 @@ def _check(name: str, values: np.ndarray, files: _FolderIndex) -> _ImageColumn:
     first_row: dict[str, int] = {}
     for row, value in enumerate(values):
         if pd.isna(value):
-            raise ValueError(f"column {name!r} must name an image in every row, got a missing value in row {row}")
+            raise ValueError(
+                f"column {name!r} must name an image in every row, got a missing value in row {row}; remove or fill it"
+            )
         path = _path_of(name, id_text(value), row, files)
         if path in first_row:
             raise ValueError(

@@ -28,7 +28,9 @@ def open_zarr(folder: Path, fill_unwritten: bool = False) -> Any:
     try:
         import zarr
     except ImportError:
-        raise ValueError(f"{folder} needs the zarr package; install gppvae[zarr]") from None
+        raise ValueError(
+            f"{folder} needs the package zarr, which is not installed; pip install 'gppvae[zarr]'"
+        ) from None
     if kind_of(folder) != "a folder":
         raise ValueError(f"expected a Zarr array at {folder}, got {kind_of(folder)}; give the folder of the array")
     _check_plain(folder)

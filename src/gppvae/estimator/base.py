@@ -208,7 +208,10 @@ class Estimator(abc.ABC):
         samples = Samples(data, self.channels, self.scale, missing or self.missing)
         shape = getattr(self, "shape_", samples.shape)
         if samples.shape != shape:
-            raise ValueError(f"expected samples of shape {shape} as in training, got {samples.shape}")
+            raise ValueError(
+                f"expected samples of shape {shape} as in training, got {samples.shape}; "
+                "resize them or select the same values"
+            )
         return samples
 
     def _training_samples(self, data: Any) -> Samples:

@@ -122,6 +122,7 @@ class GPPVAE(Plotting, Measuring):
         prior_: all kernels, with the latent noise.
         resolved_: the settings as trained, with defaults filled in, and the phases.
         model_: networks and prior.  posterior_: q(B).  history_: metrics per epoch.
+        comparison_: errors at held-out rows, of the model and of the simple answers; None if no rows were held out.
 
     Example:
         >>> import numpy as np
@@ -462,8 +463,11 @@ class GPPVAE(Plotting, Measuring):
         """Draws of whole functions at rows, from the posterior or from the prior.
 
         Args:
+            table: rows; ids known from training, numbers of any value.  n_samples: number of draws.
+            prior: draw from the prior, as before any data.
             include_noise: whether draws are new samples, with noise; from the posterior, with errors of the model as
                 well, so that they scatter as `predict(..., include_noise=True)` says.
+            seed: of the draws; that of the estimator when None.
 
         Returns:
             (n_samples, N, ...), samples in the shape and order of axes of the training samples.

@@ -178,10 +178,10 @@ class Measuring(Estimator):
         return found
 
     def calibrate(self, samples: Any, table: Any, n_samples: int = 32) -> None:
-        """Measure the size of errors as a function of the spread of draws, for `include_noise`.
+        """Measure the size of errors and the shape of their distribution, for `include_noise` and `interval`.
 
-        Give held-out rows that resemble the rows to predict: errors at training rows are smaller. At most 512 rows are
-        used. Only Gaussian likelihoods are calibrated; others model their own noise.
+        Give rows that were not trained on and resemble the rows to predict: errors at training rows are smaller. At
+        most 512 rows are used. Only Gaussian likelihoods are calibrated; others model their own noise.
         """
         found = self._calibration(samples, table, n_samples)
         self.calibration_ = self.calibration_ if found is None else found

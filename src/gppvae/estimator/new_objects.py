@@ -190,5 +190,6 @@ def _column_with_new_ids(prior: LatentPrior, table: Table) -> IdColumn:
         )
     names = ", ".join(repr(column.name) for column in columns)
     raise ValueError(
-        f"expected new ids in a Learned or Categorical column (the kernel has {names}), got only ids from training"
+        f"expected new ids in a Learned or Categorical column (the kernel has {names}), got only ids from training; "
+        "give further samples of those to update()"
     )

@@ -135,7 +135,7 @@ class Learned(IdLeaf):
 
     Args:
         column: p, the ids.
-        dim: M, length of the vectors; when None, the number of ids, at most 64.
+        dim: M, length of the vectors; when None, the number of ids, at most 64, and fewer where rows are few.
         normalize: divide x_p by |x_p|.
 
     Example:

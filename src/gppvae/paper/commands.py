@@ -39,8 +39,8 @@ def reproduce_app(guard: Guard) -> typer.Typer:
         split: str = typer.Option("paper", help="paper: drawn as the paper says. published: that of later papers."),
         network: str = typer.Option("paper", help="paper (8 channels) or wide."),
         methods: str = typer.Option("all", help="all, or names with commas, for example joint,dis,cvae."),
-        seeds: int = typer.Option(1, min=1, help="How many seeds."),
-        first_seed: int = typer.Option(0, min=0, help="The first of them; two commands can share a folder."),
+        seeds: int = typer.Option(1, min=1, help="Number of seeds."),
+        first_seed: int = typer.Option(0, min=0, help="The first seed; two commands can share a folder."),
         quick: bool = typer.Option(False, "--quick", help="One seed of joint, dis and LIVAE, trained for less."),
         source: str = typer.Option("embedded", help="Threes of the paper's split: embedded (no download) or mnist."),
         mnist: Path | None = typer.Option(None, help="Folder of the MNIST files."),
@@ -48,9 +48,9 @@ def reproduce_app(guard: Guard) -> typer.Typer:
         results: Path = typer.Option(Path("results"), help="Folder that gets the numbers as JSON."),
         quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
     ) -> None:
-        """Handwritten threes at 16 angles, predicted at one that nobody saw (Figures 2, S3 and S4).
+        """Handwritten threes at 16 angles, predicted at one that was held out (Figures 2, S3 and S4).
 
-        Typed again, the command continues where it stopped. One seed of everything takes about half an hour on one
+        Run again, the command continues where it stopped. One seed of everything takes about half an hour on one
         core, --quick three.
         """
         with guard(True):
@@ -67,15 +67,15 @@ def reproduce_app(guard: Guard) -> typer.Typer:
             [], help="Unpacked Face-Place folder, or several; generated heads when not given."
         ),
         split: str = typer.Option(
-            "images", help="images: the paper's. people: those of the test are never trained on."
+            "images", help="images: the paper's. people: test people are not in the training set."
         ),
-        network: str | None = typer.Option(None, help="paper, or wide, which learns sooner (the default of --quick)."),
+        network: str | None = typer.Option(None, help="paper, or wide, which learns faster (the default of --quick)."),
         draw: int = typer.Option(1, min=0, help="Seed of the split: other images are held out with another."),
         methods: str = typer.Option("all", help="all, or names with commas, for example joint,global,cvae."),
-        seeds: int = typer.Option(1, min=1, help="How many seeds."),
-        first_seed: int = typer.Option(0, min=0, help="The first of them; two commands can share a folder."),
+        seeds: int = typer.Option(1, min=1, help="Number of seeds."),
+        first_seed: int = typer.Option(0, min=0, help="The first seed; two commands can share a folder."),
         quick: bool = typer.Option(False, "--quick", help="One seed, fewer and smaller images, trained for less."),
-        people: int | None = typer.Option(None, min=3, help="How many generated heads."),
+        people: int | None = typer.Option(None, min=3, help="Number of people, for generated heads."),
         size: int | None = typer.Option(None, min=8, help="Pixels per side; the paper's 128 when not given."),
         out: Path | None = typer.Option(None, help="Folder of the experiment; runs/faces_... by default."),
         results: Path = typer.Option(Path("results"), help="Folder that gets the numbers as JSON."),
@@ -83,7 +83,7 @@ def reproduce_app(guard: Guard) -> typer.Typer:
     ) -> None:
         """People in nine poses, predicted in poses in which they were not seen (Figures 3, S3 and S5).
 
-        Typed again, the command continues where it stopped. The photographs (--data) are not part of the package; they
+        Run again, the command continues where it stopped. The photographs (--data) are not part of the package; they
         come from tarrlab.org, for non-commercial research.
         """
         with guard(True):
@@ -101,16 +101,16 @@ def reproduce_app(guard: Guard) -> typer.Typer:
         network: str = typer.Option(
             "image", help="image, paper (the peers' 8 channels, 48 latents), or five in one model: image-5, paper-5."
         ),
-        seeds: int = typer.Option(1, min=1, help="How many seeds."),
-        first_seed: int = typer.Option(0, min=0, help="The first of them; two commands can share a folder."),
+        seeds: int = typer.Option(1, min=1, help="Number of seeds."),
+        first_seed: int = typer.Option(0, min=0, help="The first seed; two commands can share a folder."),
         mnist: Path | None = typer.Option(None, help="Folder of the MNIST files."),
         out: Path = typer.Option(Path("runs/accuracy"), help="Folder of the experiment."),
         results: Path = typer.Option(Path("results"), help="Folder that gets the numbers as JSON."),
         quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
     ) -> None:
-        """The best model on the published split of rotated MNIST: error, coverage of intervals, digits never seen.
+        """The best model on the published split of rotated MNIST: error, coverage of intervals, new digits.
 
-        Typed again, the command continues where it stopped. A seed takes about five minutes on one core, and
+        Run again, the command continues where it stopped. A seed takes about five minutes on one core, and
         five times as long with five networks in one model.
         """
         with guard(True):
@@ -124,15 +124,15 @@ def reproduce_app(guard: Guard) -> typer.Typer:
     @app.command("ablation")
     def ablation(
         study: str = typer.Argument("best", help="best (the recipe of accuracy) or joint (that of rotated-mnist)."),
-        seed: int = typer.Option(0, min=0, help="Of all fits."),
+        seed: int = typer.Option(0, min=0, help="Seed of all fits."),
         mnist: Path | None = typer.Option(None, help="Folder of the MNIST files."),
         out: Path = typer.Option(Path("runs/ablation"), help="Folder of the experiment."),
         results: Path = typer.Option(Path("results"), help="Folder that gets the numbers as JSON."),
         quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
     ) -> None:
-        """What each part of a recipe is worth, measured at an angle taken out of training for the purpose.
+        """What each part of a recipe contributes: the error without it, at an angle held out for the purpose.
 
-        Typed again, the command continues where it stopped. A variant takes about two minutes on one core.
+        Run again, the command continues where it stopped. A variant takes about two minutes on one core.
         """
         with guard(True):
             from gppvae.paper.ablation import run
@@ -148,9 +148,9 @@ def reproduce_app(guard: Guard) -> typer.Typer:
         results: Path = typer.Option(Path("results"), help="Folder that gets the numbers as JSON."),
         quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bars."),
     ) -> None:
-        """A perception-aware loss against the plain one on rotated threes: error and sharpness (Figure S6).
+        """A perceptual loss beside the plain one on rotated threes: error and sharpness (Figure S6).
 
-        Typed again, the command continues where it stopped. It takes about four minutes on one core.
+        Run again, the command continues where it stopped. It takes about four minutes on one core.
         """
         with guard(True):
             from gppvae.paper.pages.perceptual import reproduce_perceptual

@@ -84,7 +84,9 @@ def opened(model: GPPVAE, part: Part) -> tuple[Samples, Table]:
     """Samples with their values in the order of training, and their table; ValueError unless they have equal length."""
     data, table = model._samples(part[0]), Table(part[1])
     if len(data) != len(table):
-        raise ValueError(f"expected one row of the table per sample, got {len(table)} rows and {len(data)} samples")
+        raise ValueError(
+            f"expected one row of the table per sample, got {len(table)} rows and {len(data)} samples; match them"
+        )
     return data, table
 
 

@@ -187,8 +187,8 @@ class RunReport:
             return
         self.page.section(
             CALIBRATION,
-            "Every prediction has a standard deviation, and so prediction intervals. These are the shares of true "
-            "values at held-out rows inside the intervals.",
+            "Predictions of new samples have intervals. These are the shares of true values at held-out rows that lie "
+            "inside them.",
         )
         self._plot(plots.plot_calibration(self.model, checked), "calibration")
         names = channel_names(self.model)

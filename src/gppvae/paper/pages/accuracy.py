@@ -56,7 +56,7 @@ def _predictions(page: FigurePage, model: GPPVAE, digits: RotatedDigits, folder:
     montage = figures.prediction_montage(digits.test.images[few], {"GPPVAE": drawn.mean}, std=drawn.std)
     figures.save(montage, folder / "figures" / "predictions")
     page.figure(
-        montage, "Ten test digits at the angle nobody saw, and the predicted uncertainty.", "true and predicted digits"
+        montage, "Ten test digits at the held-out angle, and the predicted uncertainty.", "true and predicted digits"
     )
 
 

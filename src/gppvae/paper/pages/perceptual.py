@@ -1,4 +1,4 @@
-"""The comparison of a plain and a perception-aware loss as a page, a figure and tables."""
+"""The comparison of a plain and a perceptual loss as a page, a figure and tables."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def reproduce_perceptual(
     recipe = experiment.QUICK if quick else experiment.Recipe()
     folder = out or Path("runs") / name
     summary = experiment.run(folder, results, recipe, name, progress, mnist)
-    page = figures.FigurePage("A perception-aware loss", "Rotated threes at an angle that no digit was seen at")
+    page = figures.FigurePage("A perceptual loss", "Rotated threes at a held-out angle")
     page.section("Error and sharpness", f"{summary['data']['test']} test images, {len(recipe.seeds)} seeds.")
     page.table(*compared(summary), "Sharpness is that of predictions as a share of the true images'.")
     page.section("Predictions")
     montage = _montage(folder, recipe)
     figures.save(montage, folder / "figures" / "predictions")
     page.figure(montage, "Test digits and both predictions, first seed.", "true and predicted digits")
-    page.section("Choice of the weight", f"At {recipe.inner_angle:g} degrees, taken out of training for the purpose.")
+    page.section("Choice of the weight", f"At {recipe.inner_angle:g} degrees, held out for the purpose.")
     page.table(*tried(summary), f"Chosen: {summary['weight']:g}.")
     columns, rows = compared(summary)
     lines = [", ".join(f"{name} {cell}" for name, cell in zip(columns, row, strict=True)) for row in rows]
