@@ -265,6 +265,19 @@ def test_variance_that_is_carried_over_goes_where_draws_spread(times: float) -> 
     assert (more[1:, ..., 3] > 2.0 * more[1:].mean((1, 2, 3), keepdims=True)[..., 0]).all()
 
 
+@pytest.mark.parametrize("rms", [1.0, 2.0])
+def test_the_mean_square_that_kriging_leaves_becomes_a_width(rms: float) -> None:
+    """A calibration that leaves spreads as they are shows what was added to them."""
+    one = np.ones(1)
+    measured = Calibration(one, 1e-6 * one, 0.0, one, 1.0, 1e-6, 0.0, one, rms=rms)
+    draws = [torch.from_numpy(x) for x in np.random.default_rng(0).normal(size=(300, 2, 1, 4, 4))]
+    pairs = [(x, torch.zeros(())) for x in draws]
+    kriged, unit = (torch.zeros(2, 1, 4, 4), torch.tensor([0.3, 0.6])), np.full((1, 1, 1), 2.0)
+    plain = mean_and_std(pairs, False, None, unit)["std"]
+    wide = mean_and_std(pairs, True, measured, unit, np.ones(2), kriged)["std"]
+    np.testing.assert_allclose((wide**2 - plain**2).mean((1, 2, 3)), 4.0 * np.array([0.3, 0.6]) / rms**2, rtol=1e-4)
+
+
 def test_images_of_which_nothing_was_observed_say_nothing_of_how_errors_follow() -> None:
     y, prediction = images(0.3)
     mask = torch.ones(y.shape, dtype=torch.bool)
@@ -330,6 +343,7 @@ def test_a_damaged_calibration_is_refused() -> None:
         "follows": (1.5, nan),
         "pattern": ([], [0.0]),
         "error_var": (-1.0,),
+        "rms": (0.0, nan),
         "widths": ([0.5, 0.4, 1.0], [1.0], [0.5, nan, 1.0], [0.0, 1.0, 2.0]),
     }.items():
         for value in values:

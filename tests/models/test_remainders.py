@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.optimize import lsq_linear
 
 from gppvae import GPPVAE
 from gppvae.data.table import Table
@@ -64,7 +65,8 @@ def test_a_few_rows_of_each_object_are_compared() -> None:
 
 @pytest.mark.parametrize("size", [0.5, 3.0])
 def test_errors_are_carried_over_by_kriging(size: float) -> None:
-    """c'C^-1 e by dense solves. Small errors share what training errors do, larger ones what deviations do."""
+    """c'C^-1 e by dense solves. Small errors share what training errors do, larger ones what deviations do, corrected
+    by what the given pair of samples shares."""
     prior, _ = bound_prior()
     leaf = prior.leaves()[0]
     leaf.add_levels(["new"], torch.ones(1, 2).double(), torch.zeros(1, 2, 2).double())
@@ -82,7 +84,12 @@ def test_errors_are_carried_over_by_kriging(size: float) -> None:
     assert found is not None
     usual = min(size**2, 1.0)
     kappa = correlations(prior)
-    h = usual * shared(kappa, (0.1, 0.2, 0.0)) + (size**2 - usual) * shared(kappa, (0.5, 0.3, 0.1))
+    expected = (usual * np.array([0.1, 0.2, 0.0]) + (size**2 - usual) * np.array([0.5, 0.3, 0.1])) / size**2
+    between = np.array([1.0, kappa[0, 2], max(kappa[0, 2], 0.0) ** 16])
+    weak = np.eye(3) / (0.4 * np.sqrt(K))  # prior of the weights: standard deviation 0.4, K independent values
+    sides = np.vstack([between, weak]), np.concatenate([[e[0] @ e[1] / K / size**2], weak @ expected])
+    weights = lsq_linear(*sides, bounds=(0.0, np.inf), method="bvls", tol=1e-14).x
+    h = size**2 * shared(kappa, weights / max(weights.sum(), 1.0))
     C = h[np.ix_([0, 2], [0, 2])]
     np.fill_diagonal(C, size**2)
     for n, pose in enumerate((0, 1, 3)):
@@ -95,6 +102,22 @@ def test_errors_are_carried_over_by_kriging(size: float) -> None:
     assert torch.equal(again.at(prior, prior.code(asked), (K,))[0], found[0])
     with pytest.raises(ValueError, match="of the samples' shape"):
         Remainders.from_saved(kept.to_json(), kept.tensors(), (K + 1,), *of_model)
+
+
+@pytest.mark.parametrize(("n_directions", "learned"), [(2000, True), (1, False)])
+def test_given_samples_tell_how_alike_errors_are_as_far_as_their_values_are_independent(
+    n_directions: int, learned: bool
+) -> None:
+    """Errors that are alike at all views, where training samples were not."""
+    prior, _ = bound_prior()
+    kappa, rng = torch.from_numpy(correlations(prior)), np.random.default_rng(0)
+    found = ResidualCovariance(Covariogram(1.0, (0.1, 0.1, 0.1)), Covariogram(), n_directions / 2000)
+    root = np.linalg.cholesky(0.8 * np.ones((N_POSES, N_POSES)) + 0.2 * np.eye(N_POSES))
+    var, *weights = found.shared(torch.from_numpy(root @ rng.normal(size=(N_POSES, 2000))), kappa).tolist()
+    apart = shared(correlations(prior)[np.triu_indices(N_POSES, 1)], np.array(weights) / var)
+    assert (np.abs(apart - 0.8).max() < 0.1) == learned
+    alone = found.shared(torch.from_numpy(rng.normal(size=(1, 2000))), kappa[:1, :1])
+    np.testing.assert_allclose(alone[1:] / alone[0], 0.1, rtol=1e-9)  # one sample says nothing of pairs
 
 
 # -- objects unlike those of training

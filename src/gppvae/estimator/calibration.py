@@ -61,6 +61,7 @@ class Calibration:
         typical: u_0, the geometric mean of u over the rows.  follows: f.  typical_spread: the geometric mean of S.
         pattern: typical s / S of each value of vectors, (C,); 1 for images, (1,).
         widths: half-widths of the intervals that contain 50, 80 and 90% of the errors, in standard deviations, (3,).
+        rms: root mean square of the errors in standard deviations; 1 for normal errors, more for heavier tails.
         trained_on: whether these are training rows. Their errors are too small, so `total_std` is at least the spread.
     """
 
@@ -73,6 +74,7 @@ class Calibration:
     follows: float
     pattern: np.ndarray
     widths: np.ndarray = field(default_factory=NORMAL.copy)
+    rms: float = 1.0
     trained_on: bool = False
 
     def total_std(self, std: np.ndarray, uncertainty: np.ndarray | None = None) -> np.ndarray:
@@ -105,13 +107,14 @@ class Calibration:
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> Calibration:
         names = ("spread", "error", "factor", "pattern", "widths")
-        saved = {"widths": NORMAL} | saved  # models of version 0.2 have none
+        saved = {"widths": NORMAL, "rms": 1.0} | saved  # models of version 0.2 have neither
         spread, error, factor, pattern, widths = (np.array(saved[name], dtype=np.float64) for name in names)
         error_var, follows = float(saved["error_var"]), float(saved["follows"])
         typical, typical_spread = float(saved["typical"]), float(saved["typical_spread"])
         if any(a.ndim != 1 or not len(a) for a in (spread, error, factor, pattern)) or spread.shape != error.shape:
             raise ValueError("a calibration must have as many errors as spreads, and factors of channels")
-        positive = np.concatenate([spread, error, factor, pattern, [typical, typical_spread]])
+        rms = float(saved["rms"])
+        positive = np.concatenate([spread, error, factor, pattern, [typical, typical_spread, rms]])
         if not np.isfinite(positive).all() or positive.min() <= 0.0 or (np.diff(spread) <= 0).any():
             raise ValueError("a calibration must have rising spreads, and positive errors, factors and patterns")
         if widths.shape != NORMAL.shape or not np.isfinite(widths).all() or (np.diff([0.0, *widths]) <= 0).any():
@@ -119,7 +122,7 @@ class Calibration:
         if not 0.0 <= error_var < np.inf or not 0.0 <= follows <= 1.0:
             raise ValueError("a calibration must have a finite error, and a power from 0 to 1 of the uncertainty")
         trained_on = bool(saved["trained_on"])
-        return cls(spread, error, error_var, factor, typical, typical_spread, follows, pattern, widths, trained_on)
+        return cls(spread, error, error_var, factor, typical, typical_spread, follows, pattern, widths, rms, trained_on)
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,11 @@ def calibrate(
     rising = np.maximum(np.maximum.accumulate(widths), LEAST_STD)
     found = replace(found, spread=np.exp(distinct), error=rising)
     found = replace(found, factor=_channel_factors(error / found.usual(parts, size), seen), trained_on=trained_on)
-    return found if trained_on else replace(found, widths=_widths(error / found.total_std(std, uncertainty), seen))
+    if trained_on:
+        return found
+    distance = error / found.total_std(std, uncertainty)
+    rms = float(np.sqrt(np.square(distance[seen]).mean()).clip(1.0))
+    return replace(found, widths=_widths(distance, seen), rms=rms)
 
 
 def _widths(distance: np.ndarray, seen: np.ndarray) -> np.ndarray:

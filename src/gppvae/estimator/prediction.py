@@ -90,7 +90,7 @@ def mean_and_std(
     """
     mean, var = moments(draws, include_noise and measured is None)
     if kriged is not None:
-        mean, var = mean + kriged[0].to(mean), _with_kriged(var, kriged[1], unit)
+        mean, var = mean + kriged[0].to(mean), _with_kriged(var, kriged[1], unit, measured if include_noise else None)
     std: np.ndarray = var.sqrt().cpu().numpy()
     if include_noise and measured is not None:
         std = measured.total_std(std / unit, uncertainty) * unit
@@ -107,8 +107,9 @@ def noise_std(
     """Standard deviation of what to add to single draws for samples that scatter as `mean_and_std` says; arguments as
     there."""
     _, var = moments(draws, include_noise=False)
-    total = measured.total_std(_with_kriged(var, kriged and kriged[1], unit).sqrt().cpu().numpy() / unit, uncertainty)
-    added: np.ndarray = np.sqrt(np.maximum(np.square(total * unit) - var.cpu().numpy(), 0.0))
+    spread = (var if kriged is None else _with_kriged(var, kriged[1], unit, measured)).sqrt().cpu().numpy()
+    total = measured.total_std(spread / unit, uncertainty) * unit
+    added: np.ndarray = np.sqrt(np.maximum(np.square(total) - var.cpu().numpy(), 0.0))
     return added
 
 
@@ -118,10 +119,13 @@ def with_noise(mean: Tensor, std: np.ndarray, widths: np.ndarray, generator: tor
     return mean + torch.from_numpy(np.sign(eps) * stretched(np.abs(eps), widths) * std).to(mean)
 
 
-def _with_kriged(var: Tensor, kriged: Tensor | None, unit: np.ndarray) -> Tensor:
-    """The variance of draws and that of kriged errors, (N,) in units."""
-    if kriged is None:
-        return var
+def _with_kriged(var: Tensor, kriged: Tensor, unit: np.ndarray, measured: Calibration | None) -> Tensor:
+    """The variance of draws and that of kriged errors, (N,) in units.
+
+    Kriging knows the mean square of errors. Where noise was measured, standard deviations are those whose intervals
+    cover as they say, and a mean square is larger if errors have heavy tails.
+    """
+    kriged = kriged if measured is None else kriged / measured.rms**2
     scale = torch.from_numpy(unit).to(var) ** 2
     own = (var / scale).clamp_min(LEAST_STD**2)
     per_sample = (-1, *(1 for _ in var.shape[1:]))  # (N, 1, ...)

@@ -5,9 +5,10 @@ object, its prediction at a row is
 
     decoder(z) + c'C^-1 e,   c_i = h(kappa_i),   C_ij = h(kappa_ij),   C_ii = mean e^2,   h = a + b kappa + c kappa^16
 
-with kappa the correlation of the kernel between rows of one object, and h a covariogram estimated from the training
-samples. The part of the error variance up to that of training errors has their covariogram (zero, if they are noise);
-the part beyond it has that of deviations from the mean sample, since these are what the decoder cannot reproduce.
+with kappa the correlation of the kernel between rows of one object, and h a covariogram. Its weights a, b, c are
+expected from the training samples: the part of the error variance up to that of training errors has their covariogram
+(zero, if they are noise); the part beyond it has that of deviations from the mean sample, since these are what the
+decoder cannot reproduce. Pairs of the given samples correct them.
 Source: docs/math.md, "Objects that were not in the training set".
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.optimize import nnls
 from torch import Tensor
@@ -29,6 +31,7 @@ from gppvae.prior.new_blocks import STORED, ConditionedRows, Move
 from gppvae.prior.posterior import LatentPosterior
 
 OBJECTS, ROWS_EACH = 64, 12  # training objects, and samples of each, from which covariograms are estimated
+WEIGHT_STD = 0.4  # prior standard deviation of the weights of a covariogram
 LEAST_OWN = 1e-3  # least share of the variance that is independent between samples (the nugget of kriging)
 
 
@@ -55,12 +58,31 @@ class ResidualCovariance:
     errors: Covariogram = Covariogram()
     directions: float = 1.0
 
-    def shared(self, error_var: float) -> Tensor:
-        """For errors of this variance: the variance, and the weights of `covariogram_terms` in h, (4,)."""
-        usual = min(error_var, self.errors.var)  # as large as training errors
-        pairs = zip(self.errors.weights, self.deviations.weights, strict=True)
-        weights = [usual * of_errors + (error_var - usual) * beyond for of_errors, beyond in pairs]
-        return torch.tensor([error_var, *weights], dtype=torch.float64)
+    def expected(self, error_var: float) -> np.ndarray:
+        """Weights (a, b, c) that the training samples suggest for errors of this variance, (3,)."""
+        usual = min(error_var, self.errors.var) / error_var if error_var > 0.0 else 1.0  # share of training errors
+        return usual * np.array(self.errors.weights) + (1.0 - usual) * np.array(self.deviations.weights)
+
+    def shared(self, errors: Tensor, correlation: Tensor) -> Tensor:
+        """The variance of errors, and the weights of `covariogram_terms` in h, (4,): h(kappa) = var (a + ...).
+
+        The weights are those of least squares over pairs of samples, with the expected ones as the mean of a prior.
+        The products of a pair, averaged over values, scatter by one over the number of independent directions.
+
+        Args:
+            errors: of the k samples of one object, in units, (k, K).  correlation: kappa_ij, (k, k).
+        """
+        n_directions = max(self.directions * errors.shape[1], 1.0)
+        var = float(errors.square().mean())
+        weights = self.expected(var)
+        pairs = torch.triu(torch.ones_like(correlation, dtype=torch.bool), diagonal=1)
+        if var > 0.0 and pairs.any():
+            alike = ((errors @ errors.T) / (errors.shape[1] * var))[pairs.to(errors.device)].cpu().numpy()  # (n_pairs,)
+            terms = covariogram_terms(correlation[pairs]).cpu().numpy()  # (n_pairs, 3)
+            prior = np.eye(3) / (WEIGHT_STD * n_directions**0.5)  # one row per weight
+            weights = nnls(np.vstack([terms, prior]), np.concatenate([alike, prior @ weights]))[0]
+            weights = weights / max(weights.sum(), 1.0)
+        return torch.tensor([var, *(var * weights)], dtype=torch.float64)
 
 
 def covariogram_terms(kappa: Tensor) -> Tensor:
@@ -116,7 +138,7 @@ class Remainders:
             self.kept.pop((column, name), None)
             own = torch.nonzero(level == leaves[0].levels.index(name)).squeeze(1)  # (k,)
             error, v = errors[own.to(errors.device)], features[own]  # (k, *shape), (k, H)
-            shared = resemblance.shared(float((error / unit.to(error)).square().mean())).to(v)
+            shared = resemblance.shared((error / unit.to(error)).flatten(1).double(), v @ v.T).to(v)
             if shared[1:].sum() <= 0.0:  # independent errors: nothing to predict
                 continue
             C = covariogram_terms(v @ v.T) @ shared[1:]  # h(kappa_ij), (k, k)
