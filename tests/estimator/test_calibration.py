@@ -187,6 +187,11 @@ def test_few_rows_and_training_rows_hardly_say_anything_of_tails() -> None:
     np.testing.assert_array_equal(calibrate(*pair, trained_on=True).widths, NORMAL)
 
 
+def test_a_level_may_be_a_number_of_numpy() -> None:
+    found = Prediction(np.zeros((1, 2)), np.ones((1, 2)))
+    np.testing.assert_allclose(found.interval(np.float32(0.5)), found.interval(0.5), rtol=1e-6)
+
+
 @pytest.mark.parametrize("level", [0.0, 1.0, 90, True, "wide", float("nan")])
 def test_a_level_that_is_none_is_refused(level: Any) -> None:
     with pytest.raises(ValueError, match="level must be a number between 0 and 1"):
@@ -401,12 +406,23 @@ def test_calibration_uses_the_rows_given(model: GPPVAE) -> None:
         (fresh[:5], table, "one table row per sample, got 5 samples and 144 rows"),
         (fresh[:, :4], table, "as in training"),
         (fresh, table.assign(spot="nobody"), "known from training"),
+        (fresh[:0], table[:0], "at least one sample"),
+        (np.where(fresh == fresh.max(), np.nan, fresh), table, "expected finite samples"),
     ):
         before = model.calibration_
         with pytest.raises(ValueError, match=message):
             model.calibrate(samples, rows)
         assert model.calibration_ is before
     model.calibration_ = kept
+
+
+def test_calibration_needs_a_value_that_was_observed() -> None:
+    images, table = noisy(0, 6)
+    model = GPPVAE(KERNEL, missing="mask", **(SETTINGS | {"epochs": 1})).fit(images, table, progress=False)
+    before = model.calibration_
+    with pytest.raises(ValueError, match="at least one observed value"):
+        model.calibrate(np.full_like(images, np.nan), table)
+    assert model.calibration_ is before
 
 
 def test_draws_with_noise_scatter_as_the_prediction_says(model: GPPVAE) -> None:

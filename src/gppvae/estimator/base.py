@@ -484,6 +484,13 @@ class Estimator(abc.ABC):
         """
         return write_onnx(self._autoencoder, self.layout_, self._fitted_model.prior.n_latents, path)
 
+    def _seed_of(self, seed: int | None) -> int:
+        """The seed of a call; that of the estimator when None."""
+        if seed is None:
+            return self.seed
+        whole("seed", seed, 0, MAX_SEED)
+        return int(seed)
+
     def _batches(self, samples: Any) -> Epoch:
         data = self._samples(samples)
         data.check()

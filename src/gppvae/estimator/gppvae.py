@@ -302,6 +302,7 @@ class GPPVAE(Plotting, Measuring):
         Returns:
             The ids that were added.
         """
+        whole("steps", steps, 0)
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
         likelihoods = self._object_likelihood(), self._autoencoder.likelihood.values
@@ -446,8 +447,9 @@ class GPPVAE(Plotting, Measuring):
 
     def _prediction(self, table: Any, mean: np.ndarray, std: np.ndarray | None) -> Prediction:
         """A prediction, as DataFrames if the samples and the rows were DataFrames."""
-        names = self.sample_names_ if self.frames_ else None
-        return Prediction(framed(mean, names, table), None if std is None else framed(std, names, table))
+        names, least = self.sample_names_ if self.frames_ else None, self._autoencoder.likelihood.values.least_value
+        framed_std = None if std is None else framed(std, names, table)
+        return Prediction(framed(mean, names, table), framed_std, least_value=least)
 
     @torch.no_grad()
     @readable_algebra()
@@ -496,9 +498,7 @@ class GPPVAE(Plotting, Measuring):
     ) -> np.ndarray:
         """Standard deviation of errors and noise at rows, (N, *shape), from draws of their own."""
         model, weights = self._fitted
-        draws, generator, vectors = self._draws(
-            weights, NOISE_DRAWS, derive_seed(self.seed if seed is None else seed, 5)
-        )
+        draws, generator, vectors = self._draws(weights, NOISE_DRAWS, derive_seed(self._seed_of(seed), 5))
         decoded = decode_draws(model, draws, rows, generator, vectors)
         return noise_std(decoded, measured, self._unit(), relative_std(model, weights, rows), kriged)
 
@@ -529,7 +529,7 @@ class GPPVAE(Plotting, Measuring):
         data, rows_table = self._samples(samples, missing="mask"), Table(table)
         same_length(data, rows_table)
         model.autoencoder.likelihood.check(*data.check(), data.integers)
-        generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 4))
+        generator = torch.Generator().manual_seed(derive_seed(self._seed_of(seed), 4))
         rows = model.prior.code(rows_table)
         found = self._imputer(self.trust_).run(data, rows, n_samples, include_noise, generator, out)
         parts = {name: framed(getattr(found, name), self.sample_names_, samples) for name in ("mean", "std")}
@@ -600,13 +600,13 @@ class GPPVAE(Plotting, Measuring):
         """
         whole("n_rows", n_rows, 2)
         fitted, names = self._fitted, self.sample_names_ or ()
-        return explain(fitted, Table(table), self.layout_, n_rows, self.seed if seed is None else seed, names)
+        return explain(fitted, Table(table), self.layout_, n_rows, self._seed_of(seed), names)
 
     def _draws(
         self, weights: LatentPosterior, n: int, seed: int | None
     ) -> tuple[list[list[Tensor]], torch.Generator, int]:
         """Draws of B, the generator of noise at rows, and the seed of the vectors of added ids."""
-        noise_seed, vector_seed = (derive_seed(self.seed if seed is None else seed, part) for part in (2, 3))
+        noise_seed, vector_seed = (derive_seed(self._seed_of(seed), part) for part in (2, 3))
         generator = torch.Generator().manual_seed(noise_seed)
         return [weights.sample(generator) for _ in range(n)], generator, vector_seed
 

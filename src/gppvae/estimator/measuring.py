@@ -21,6 +21,7 @@ from gppvae.data.table import Rows, Table
 from gppvae.data.words import reason
 from gppvae.estimator.base import Estimator
 from gppvae.estimator.calibration import Calibration, calibrate
+from gppvae.estimator.checks import whole
 from gppvae.estimator.comparison import Comparison, compare
 from gppvae.estimator.impute import FIT_ENTRIES, Imputer, learn_value_noise
 from gppvae.estimator.prediction import Prediction
@@ -182,27 +183,32 @@ class Measuring(Estimator):
 
         Give held-out rows that resemble the rows to predict: errors at training rows are smaller. At most 512 rows are
         used. Only Gaussian likelihoods are calibrated; others model their own noise.
+
+        Args:
+            samples: of these rows.  table: their rows.  n_samples: draws whose spread is compared with the errors.
         """
-        found = self._calibration(samples, table, n_samples)
+        whole("n_samples", n_samples, 2)
+        data = self._samples(samples)
+        data.check()
+        found = self._calibration(data, Table(table), n_samples)
         self.calibration_ = self.calibration_ if found is None else found
 
     def _calibration(
-        self, samples: Any, table: Any, n_samples: int = 32, trained_on: bool = False
+        self, data: Samples, table: Table, n_samples: int = 32, trained_on: bool = False
     ) -> Calibration | None:
         """Size of errors by the spread of draws; None for likelihoods that model their own noise."""
         if not self._autoencoder.likelihood.values.additive_noise:
             return None
-        data, rows_table = samples if isinstance(samples, Samples) else self._samples(samples), Table(table)
-        same_length(data, rows_table)
+        same_length(data, table)
         most = max(32, min(CALIBRATION_ROWS, CALIBRATION_VALUES // math.prod(data.shape)))
         picked = np.arange(0, len(data), -(-max(len(data), 1) // most))
         y, mask = data.read(torch.from_numpy(picked))
-        picked_rows = rows_table.take(picked)
+        picked_rows = table.take(picked)
         found, rows = self.predict(picked_rows, n_samples), self.prior_.code(picked_rows)
         assert found.std is not None
-        predicted = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
+        mean, std = (from_input_layout(part, self.layout_) for part in (found.mean, found.std))
         uncertainty = np.concatenate([relative_std(*self._fitted, chunk) for chunk in row_chunks(rows)])  # (n,)
-        return calibrate(y, mask, predicted, self._unit(), uncertainty, trained_on)
+        return calibrate(y, mask, Prediction(mean, std), self._unit(), uncertainty, trained_on)
 
     @torch.no_grad()
     def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:

@@ -141,7 +141,7 @@ class VAE(Estimator):
     def sample(self, n_samples: int = 1, seed: int | None = None) -> np.ndarray:
         """Draw samples from the prior, (n_samples, ...), in the shape of the training samples."""
         whole("n_samples", n_samples, 1)
-        generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 2))
+        generator = torch.Generator().manual_seed(derive_seed(self._seed_of(seed), 2))
         z = torch.randn(n_samples, self.latent_dim, generator=generator)
         decoded = self._autoencoder.likelihood.mean(self._autoencoder.decode(z))
         return to_input_layout(decoded.cpu().numpy(), self.layout_)
