@@ -179,15 +179,24 @@ class GPPVAE(Plotting, Measuring):
             checkpoint_seconds: minimum time between checkpoints.
             callbacks: called at the start, after every epoch and at the end; see gppvae.Callback.
         """
+        folder = None if out is None else RunFolder(out)
+        with self._restored_on_error():
+            options = {"progress": progress, "checkpoint_seconds": checkpoint_seconds, "callbacks": callbacks}
+            self._fit(samples, table, validation, folder, **options)
+        self._save_run(folder)
+        return self
+
+    def _fit(self, samples: Any, table: Any, validation: Any, folder: RunFolder | None, **options: Any) -> None:
+        """`fit` but for the model file; `options` are arguments of `_train`."""
         groups = self._checked()
-        everything, rows_table, validation = self._read(samples, table, validation, groups)
-        held = rows_held_out(self, groups, rows_table, everything.shape, validation is not None)
+        everything, rows_table, evaluation = self._read(samples, table, validation, groups)
+        held = rows_held_out(self, groups, rows_table, everything.shape, evaluation is not None)
         plan = plan_fit(self, groups, everything, rows_table, held)
         model = self._build(plan, everything.shape)
         rows = model.prior.code(rows_table)
         model.prior.plan(rows, plan.batch_size)
         log_cost(model.prior, rows)
-        training, evaluation, reduced = (everything, rows_table), validation, None
+        training, reduced = (everything, rows_table), None
         if held.size:
             index = np.setdiff1d(np.arange(len(everything)), held)
             training = everything.part(index), rows_table.take(index)
@@ -204,11 +213,8 @@ class GPPVAE(Plotting, Measuring):
             self.model_, self.posterior_ = copy.deepcopy(model), weights
             return self._evaluate(evaluation or training, training, held_out=evaluation is not None)
 
-        folder = None if out is None else RunFolder(out)
-        trainer = self._train(
-            model, plan.phases, everything, rows, folder, validate, progress, checkpoint_seconds, callbacks, reduced,
-            measure,
-        )  # fmt: skip
+        chosen = model, plan.phases, everything, rows, folder, validate
+        trainer = self._train(*chosen, **options, reduced=reduced, measure=measure)
         warn_missing_variance(model.prior)
         assert trainer.weights is not None, "check_phases requires a phase that computes q(B)"
         with releasing(folder):
@@ -217,8 +223,6 @@ class GPPVAE(Plotting, Measuring):
             self._apply_measured(measured, folder)
             self.posterior_ = self._laplace(everything, rows)
             self.remainders_ = self._residual_covariances(everything, rows)
-            self._save_run(folder)
-        return self
 
     def _read(
         self, samples: Any, table: Any, validation: tuple[Any, Any] | None, groups: Groups
