@@ -416,6 +416,23 @@ def test_calibration_uses_the_rows_given(model: GPPVAE) -> None:
     model.calibration_ = kept
 
 
+def test_a_value_that_no_held_out_row_observed_has_the_noise_of_the_others() -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"time": np.tile(np.arange(10.0), 20)})
+    y = np.sin(table["time"].to_numpy()[:, None] + np.arange(4)) * [1.0, 10.0, 100.0, 100.0]
+    y = y * (1.0 + 0.3 * rng.normal(size=y.shape))
+    rare = np.arange(len(y)) % 50 != 7  # four rows remain, all of them trained on
+    y[rare, 3] = np.nan
+    fresh = y[:60]
+    model = GPPVAE("RBF(time)", missing="mask", inference="leave_out", epochs=2)
+    model.fit(y[60:], table[60:], validation=(fresh[rare[:60]], table[:60][rare[:60]]), progress=False)
+    var = model.model_.autoencoder.likelihood.var.numpy()
+    error = (fresh - model.predict(table[:60]).mean)[rare[:60], :3]
+    spread = np.nanstd(y[60:], axis=0)[:3]
+    np.testing.assert_allclose(var[:3], np.square(error / spread).mean(0), rtol=1e-3)
+    assert var[3] == pytest.approx(var[:3].mean(), rel=1e-5)
+
+
 def test_calibration_needs_a_value_that_was_observed() -> None:
     images, table = noisy(0, 6)
     model = GPPVAE(KERNEL, missing="mask", **(SETTINGS | {"epochs": 1})).fit(images, table, progress=False)

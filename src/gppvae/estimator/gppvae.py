@@ -190,7 +190,7 @@ class GPPVAE(Plotting, Measuring):
         """`fit` but for the model file; `options` are arguments of `_train`."""
         groups = self._checked()
         everything, rows_table, evaluation = self._read(samples, table, validation, groups)
-        held = rows_held_out(self, groups, rows_table, everything.shape, evaluation is not None)
+        held = rows_held_out(self, groups, rows_table, everything, evaluation is not None)
         plan = plan_fit(self, groups, everything, rows_table, held)
         model = self._build(plan, everything.shape)
         rows = model.prior.code(rows_table)

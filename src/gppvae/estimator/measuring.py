@@ -57,6 +57,18 @@ def releasing(folder: RunFolder | None) -> Iterator[None]:
         raise
 
 
+def mean_errors(errors: Tensor, counts: Tensor, unit: Tensor) -> Tensor:
+    """Mean squared error of each channel or value, (C,).
+
+    A value that no row observed would have no error at all. It has the mean error of the others, in units.
+
+    Args:
+        errors, counts: sums of squares and numbers of observed values, (C,) each.  unit: of the values, (C,) or (1,).
+    """
+    found, seen = errors / counts.clamp_min(1.0), counts > 0.0
+    return found if seen.all() else torch.where(seen, found, (found / unit.square())[seen].mean() * unit.square())
+
+
 class Measuring(Estimator):
     """Measurements of a trained GPPVAE."""
 
@@ -98,7 +110,7 @@ class Measuring(Estimator):
         self.remainders_ = Remainders()
         epoch = self._epoch_of(*evaluation)
         errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
-        noise = errors / counts.clamp_min(1.0)
+        noise = mean_errors(errors, counts, torch.from_numpy(self._unit()).double().flatten())
         if model.autoencoder.likelihood.learns_noise:
             model.autoencoder.likelihood.learn_noise(noise)
         self.posterior_ = self._laplace(training[0], self.prior_.code(training[1]))

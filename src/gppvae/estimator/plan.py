@@ -228,11 +228,12 @@ def _fit_start(
     return Components(loadings, std, signal, None if of_values is None else spread_over(of_values, loadings.shape[1]))
 
 
-def rows_held_out(
-    estimator: GPPVAE, groups: Groups, table: Table, shape: tuple[int, ...], validated: bool
-) -> np.ndarray:
-    """Positions of the rows to hold out at first; none if the user gave validation data."""
+def rows_held_out(estimator: GPPVAE, groups: Groups, table: Table, samples: Samples, validated: bool) -> np.ndarray:
+    """Positions of the rows to hold out at first; none if the user gave validation data or they observed nothing."""
+    none = np.zeros(0, dtype=np.int64)
     if validated or (estimator.hold_out is None and not estimator._chooses):
-        return np.zeros(0, dtype=np.int64)
+        return none
     ids = [leaf.column for kernel, _ in groups if kernel for leaf in kernel.leaves() if isinstance(leaf, IdLeaf)]
-    return choose_held_out(table, list(dict.fromkeys(ids)), estimator.hold_out, estimator.seed, shape)
+    found = choose_held_out(table, list(dict.fromkeys(ids)), estimator.hold_out, estimator.seed, samples.shape)
+    mask = samples.read(torch.from_numpy(found))[1] if samples.missing == "mask" else None
+    return found if mask is None or mask.any() else none
