@@ -311,8 +311,8 @@ class GPPVAE(Plotting, Measuring):
         self._autoencoder.likelihood.check(*data.check(), data.integers)
         likelihoods = self._object_likelihood(), self._autoencoder.likelihood.values
         new = NewSamples(data, Table(table), *likelihoods, self._rows_per_batch)
-        ids, self.posterior_ = add_objects(self._fitted, new, self.remainders_, steps)
-        self._keep_remainders(data, Table(table), ids)
+        column, ids, self.posterior_ = add_objects(self._fitted, new, self.remainders_, steps)
+        self._keep_remainders(data, Table(table), column, ids)
         return ids
 
     @readable_algebra()

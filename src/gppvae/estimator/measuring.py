@@ -223,18 +223,15 @@ class Measuring(Estimator):
         return calibrate(y, mask, Prediction(mean, std), self._unit(), uncertainty, trained_on)
 
     @torch.no_grad()
-    def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:
-        """Store the prediction errors at samples of added ids, for kriging at their other rows."""
-        if not self._autoencoder.likelihood.values.additive_noise:
+    def _keep_remainders(self, data: Samples, table: Table, column: str, ids: list[str]) -> None:
+        """Store the prediction errors at samples of ids added to a column, for kriging at their other rows."""
+        if not self._autoencoder.likelihood.values.additive_noise or column not in learned_by_column(self.prior_):
             return
         prior, rows, errors = self.prior_, self.prior_.code(table), []
         for batch in self._epoch(data, rows):
             error = batch.y - decode_mean(*self._fitted, batch.rows)
             errors.append((error if batch.mask is None else torch.where(batch.mask, error, 0.0)).cpu())
-        for column, leaves in learned_by_column(prior).items():
-            if set(ids) <= set(leaves[0].levels[leaves[0].n_trained :]):
-                unit = torch.from_numpy(self._unit())
-                self.remainders_.keep(prior, column, ids, rows, torch.cat(errors), unit)
+        self.remainders_.keep(prior, column, ids, rows, torch.cat(errors), torch.from_numpy(self._unit()))
 
     def _unit(self) -> np.ndarray:
         """Unit of each value, broadcastable to a sample."""
