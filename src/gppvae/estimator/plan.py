@@ -208,6 +208,9 @@ def _fit_start(
     all_rows = prior.code(table.take(kept))
     index = rows_for_start(all_rows, list(kernels), generator)
     y, mask = samples.read(torch.from_numpy(kept)[index])
+    if mask is not None and mask.any():  # a sample without any observed value says nothing
+        observed = mask.flatten(1).any(1)
+        index, y, mask = index[observed], y[observed], mask[observed]
     likelihood.adapt(samples.shape)
     seen = likelihood.encoder_input(y)
     scores, loadings, std = principal_components(seen, mask)
