@@ -101,6 +101,20 @@ def test_no_rows_are_held_out_of_few_or_when_validation_is_given() -> None:
     assert given.comparison_ is not None and given.comparison_.n_rows == 30
 
 
+def test_a_share_that_cannot_be_held_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    for share in (None, 0.0):
+        GPPVAE(KERNEL, epochs=1, hold_out=share).fit(values()[:30], TABLE.iloc[:30], progress=False)
+        assert "hold_out" not in caplog.text
+    given = {"inference": "leave_out", "epochs": 1, "hold_out": 0.2}
+    for kernel, table in ((KERNEL, TABLE.iloc[:30]), ("RBF(time) * Learned(who, 2)", TABLE.assign(who=range(60)))):
+        caplog.clear()
+        GPPVAE(kernel, **given).fit(values()[: len(table)], table, progress=False)
+        assert "hold_out=0.2 has no effect: it needs 40 rows" in caplog.text
+    caplog.clear()
+    model = GPPVAE(KERNEL, **given).fit(values(), TABLE, progress=False)
+    assert "hold_out" not in caplog.text and model.comparison_ is not None
+
+
 def test_no_rows_are_held_out_that_observed_nothing() -> None:
     held = choose_held_out(Table(TABLE), ["who"], None, 0, (5,))
     y = values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from gppvae.data.arrays import Samples
 from gppvae.data.batches import derive_seed
 from gppvae.data.table import Table
 from gppvae.estimator.choices import (
+    LEAST_ROWS,
     LEAST_SIGNAL,
     SCHEDULES,
     Networks,
@@ -46,9 +48,12 @@ from gppvae.models.vae import Autoencoder
 from gppvae.nets.masked import MaskedEncoder
 from gppvae.nets.mlp import LinearPlusDecoder, LinearPlusEncoder
 from gppvae.prior.latent_prior import LatentPrior
+from gppvae.training.distributed import first_process
 
 if TYPE_CHECKING:
     from gppvae.estimator.gppvae import GPPVAE
+
+log = logging.getLogger("gppvae")
 
 NOISE_RANGE = (0.005, 1.0)  # initial noise of a value relative to its variance, from the linear start
 LEAST_NOISE_IF_MISSING = 0.02  # lower end of the range if values are missing
@@ -239,4 +244,10 @@ def rows_held_out(estimator: GPPVAE, groups: Groups, table: Table, samples: Samp
     ids = [leaf.column for kernel, _ in groups if kernel for leaf in kernel.leaves() if isinstance(leaf, IdLeaf)]
     found = choose_held_out(table, list(dict.fromkeys(ids)), estimator.hold_out, estimator.seed, samples.shape)
     mask = samples.read(torch.from_numpy(found))[1] if samples.missing == "mask" else None
-    return found if mask is None or mask.any() else none
+    found = found if mask is None or mask.any() else none
+    if estimator.hold_out and not len(found) and first_process():
+        log.warning(
+            "hold_out=%g has no effect: it needs %d rows with values, and two more of every id; give validation data",
+            estimator.hold_out, LEAST_ROWS,
+        )  # fmt: skip
+    return found
