@@ -93,7 +93,7 @@ class NewSubject:
         self.new = NewSamples(samples, Table(visits), Gaussian(0.1), Gaussian(0.1), 128)
 
     def add(self) -> None:
-        _, self.weights = add_objects((self.model, self.weights), self.new, self.remainders, steps=8)
+        _, _, self.weights = add_objects((self.model, self.weights), self.new, self.remainders, steps=8)
 
 
 def beside_dense(n_subjects: int, rounds: int, seed: int) -> dict[str, Any]:

@@ -108,6 +108,10 @@ def test_files_new_objects_and_the_plain_vae(tmp_path: Path) -> None:
             vae = VAE(2, network="mlp", width=8, epochs=1, device=device).fit(images, progress=False)
             found[name] = [loaded.predict(new, 2).std, vae.reconstruct(images), vae.sample(2, seed=0)]
             found[name].append(loaded.score(images, table))
+            loaded.save(tmp_path / f"{name} again")
+            again = GPPVAE.load(tmp_path / f"{name} again", device=device)
+            assert again.remainders_.kept
+            found[name] += [again.predict(new).mean, again.sample(new, 2, include_noise=True)]
     for one, other_value in zip(found["cpu"], found["other"], strict=True):
         np.testing.assert_array_equal(one, other_value)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import gppvae.prior.layout
-from gppvae import GPPVAE, RBF, VAE, Learned, Periodic, Phase
+from gppvae import GPPVAE, RBF, VAE, Callback, Learned, Periodic, Phase
 from gppvae.estimator.base import NotFittedError
 from gppvae.estimator.settings import settings_of
 from tiny import KERNEL, SIZE, held_out, spots
@@ -352,3 +352,41 @@ def test_a_vae_ends_with_the_average_of_its_weights(tmp_path: Path) -> None:
     for name, value in averaged.items():
         torch.testing.assert_close(value, 0.1 * start[name] + 0.9 * last[name])
     assert not torch.equal(averaged["decoder.layers.0.weight"], last["decoder.layers.0.weight"])
+
+
+class StopsInLast(Callback):
+    """Ctrl-C in the first epoch of the last phase, when the trial with held-out rows is over."""
+
+    def on_epoch(self, phase: str, step: int, metrics: dict[str, float]) -> None:
+        if phase in ("leave_out", "vae"):
+            raise KeyboardInterrupt
+
+
+def test_a_fit_that_was_stopped_leaves_no_half_model() -> None:
+    images, table = spots()
+    model = GPPVAE(KERNEL, 3, network="mlp", width=8, epochs=2)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(images, table, progress=False, callbacks=[StopsInLast()])
+    assert repr(model) == repr(GPPVAE(KERNEL, 3, network="mlp", width=8, epochs=2))
+    with pytest.raises(NotFittedError):
+        model.predict(table)
+    with pytest.raises(NotFittedError):
+        model.save("never")
+
+
+def test_a_fit_that_fails_leaves_the_earlier_one_as_it_was(tmp_path: Path) -> None:
+    images, table = spots()
+    model = GPPVAE(KERNEL, 3, network="mlp", width=8, epochs=2).fit(images, table, progress=False)
+    vae = VAE(2, network="mlp", width=8, epochs=1).fit(images, progress=False)
+    shown, mean, codes = repr(model), model.predict(table).mean, vae.encode(images)
+    with pytest.raises(ValueError, match="must be numeric"):
+        model.fit(images[:, :4], table.assign(angle="x"), progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(2.0 * images, table, progress=False, callbacks=[StopsInLast()])
+    with pytest.raises(KeyboardInterrupt):
+        vae.fit(images[:, :4], progress=False, callbacks=[StopsInLast()])
+    assert repr(model) == shown
+    np.testing.assert_array_equal(model.predict(table).mean, mean)
+    np.testing.assert_array_equal(vae.encode(images), codes)
+    model.save(tmp_path)
+    np.testing.assert_array_equal(GPPVAE.load(tmp_path).predict(table).mean, mean)

@@ -332,6 +332,23 @@ def test_samples_that_the_likelihood_cannot_have_are_refused() -> None:
     before.assert_unchanged()
 
 
+def test_one_name_may_be_new_in_two_columns() -> None:
+    """Errors at the samples of a person are kept when a place of the same name is added, and the other way round."""
+    images, table = data()
+    known = trained_rows(table)
+    model = GPPVAE("Learned(spot, 2) * RBF(angle) + Learned(place, 2)", **(SETTINGS | {"epochs": 5}))
+    model.fit(images[known], table[known], progress=False)
+    person, place = table[~known].assign(spot="7"), table[:6].assign(place="7")
+    model.add_objects(images[~known], person)
+    at_person = model.remainders_.kept["spot", "7"].coefficients.clone()
+    model.add_objects(images[:6], place)
+    assert set(model.remainders_.kept) == {("spot", "7"), ("place", "7")}
+    assert torch.equal(model.remainders_.kept["spot", "7"].coefficients, at_person)
+    for rows in (person, place):
+        drawn = model.predict(rows, 4, include_noise=True)
+        assert np.isfinite(drawn.mean).all() and np.isfinite(drawn.std).all()
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
 def test_a_stop_on_the_way_changes_nothing(
     model: GPPVAE, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException]

@@ -187,6 +187,11 @@ def test_few_rows_and_training_rows_hardly_say_anything_of_tails() -> None:
     np.testing.assert_array_equal(calibrate(*pair, trained_on=True).widths, NORMAL)
 
 
+def test_a_level_may_be_a_number_of_numpy() -> None:
+    found = Prediction(np.zeros((1, 2)), np.ones((1, 2)))
+    np.testing.assert_allclose(found.interval(np.float32(0.5)), found.interval(0.5), rtol=1e-6)
+
+
 @pytest.mark.parametrize("level", [0.0, 1.0, 90, True, "wide", float("nan")])
 def test_a_level_that_is_none_is_refused(level: Any) -> None:
     with pytest.raises(ValueError, match="level must be a number between 0 and 1"):
@@ -415,12 +420,40 @@ def test_calibration_uses_the_rows_given(model: GPPVAE) -> None:
         (fresh[:5], table, "one table row per sample, got 5 samples and 144 rows"),
         (fresh[:, :4], table, "as in training"),
         (fresh, table.assign(spot="nobody"), "known from training"),
+        (fresh[:0], table[:0], "at least one sample"),
+        (np.where(fresh == fresh.max(), np.nan, fresh), table, "expected finite samples"),
     ):
         before = model.calibration_
         with pytest.raises(ValueError, match=message):
             model.calibrate(samples, rows)
         assert model.calibration_ is before
     model.calibration_ = kept
+
+
+def test_a_value_that_no_held_out_row_observed_has_the_noise_of_the_others() -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"time": np.tile(np.arange(10.0), 20)})
+    y = np.sin(table["time"].to_numpy()[:, None] + np.arange(4)) * [1.0, 10.0, 100.0, 100.0]
+    y = y * (1.0 + 0.3 * rng.normal(size=y.shape))
+    rare = np.arange(len(y)) % 50 != 7  # four rows remain, all of them trained on
+    y[rare, 3] = np.nan
+    fresh = y[:60]
+    model = GPPVAE("RBF(time)", missing="mask", inference="leave_out", epochs=2)
+    model.fit(y[60:], table[60:], validation=(fresh[rare[:60]], table[:60][rare[:60]]), progress=False)
+    var = model.model_.autoencoder.likelihood.var.numpy()
+    error = (fresh - model.predict(table[:60]).mean)[rare[:60], :3]
+    spread = np.nanstd(y[60:], axis=0)[:3]
+    np.testing.assert_allclose(var[:3], np.square(error / spread).mean(0), rtol=1e-3)
+    assert var[3] == pytest.approx(var[:3].mean(), rel=1e-5)
+
+
+def test_calibration_needs_a_value_that_was_observed() -> None:
+    images, table = noisy(0, 6)
+    model = GPPVAE(KERNEL, missing="mask", **(SETTINGS | {"epochs": 1})).fit(images, table, progress=False)
+    before = model.calibration_
+    with pytest.raises(ValueError, match="at least one observed value"):
+        model.calibrate(np.full_like(images, np.nan), table)
+    assert model.calibration_ is before
 
 
 def test_draws_with_noise_scatter_as_the_prediction_says(model: GPPVAE) -> None:

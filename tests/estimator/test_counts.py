@@ -73,6 +73,15 @@ def test_totals_are_sizes_by_default(by_total: GPPVAE) -> None:
     assert logged[-1] < 0.5 * deviance(counts[TEST], counts[TEST].sum(1, keepdims=True) * mean)
 
 
+def test_intervals_of_counts_end_at_zero(by_total: GPPVAE) -> None:
+    found = by_total.predict({"place": [0.1, 1.0, 7.0]}, n_samples=16, include_noise=True)
+    assert found.std is not None and (found.mean - 1.6449 * found.std).min() < 0.0
+    low, high = found.interval(0.9)
+    assert low.min() == 0.0
+    np.testing.assert_allclose(low, np.maximum(found.mean - 1.644854 * found.std, 0.0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(high, found.mean + 1.644854 * found.std, rtol=1e-5)
+
+
 def test_predictions_are_for_the_size_of_a_row_or_a_typical_one(by_column: GPPVAE, by_total: GPPVAE) -> None:
     counts, table = cells()
     one = by_column.predict({"place": [1.0, 1.0], "depth": [100.0, 300.0]}).mean

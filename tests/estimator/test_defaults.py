@@ -10,6 +10,7 @@ import pytest
 from gppvae import GPPVAE
 from gppvae.data.arrays import Samples
 from gppvae.data.table import Table
+from gppvae.estimator.choices import choose_held_out
 from gppvae.estimator.comparison import Comparison, simple_answers
 from gppvae.estimator.kernel_summary import kernel_rows
 from gppvae.likelihoods import Gaussian
@@ -98,6 +99,32 @@ def test_no_rows_are_held_out_of_few_or_when_validation_is_given() -> None:
         values()[::2], TABLE.iloc[::2], validation=(values()[1::2], TABLE.iloc[1::2]), progress=False
     )
     assert given.comparison_ is not None and given.comparison_.n_rows == 30
+
+
+def test_a_share_that_cannot_be_held_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    for share in (None, 0.0):
+        GPPVAE(KERNEL, epochs=1, hold_out=share).fit(values()[:30], TABLE.iloc[:30], progress=False)
+        assert "hold_out" not in caplog.text
+    given = {"inference": "leave_out", "epochs": 1, "hold_out": 0.2}
+    for kernel, table in ((KERNEL, TABLE.iloc[:30]), ("RBF(time) * Learned(who, 2)", TABLE.assign(who=range(60)))):
+        caplog.clear()
+        GPPVAE(kernel, **given).fit(values()[: len(table)], table, progress=False)
+        assert "hold_out=0.2 has no effect: it needs 40 rows" in caplog.text
+    caplog.clear()
+    model = GPPVAE(KERNEL, **given).fit(values(), TABLE, progress=False)
+    assert "hold_out" not in caplog.text and model.comparison_ is not None
+
+
+def test_no_rows_are_held_out_that_observed_nothing() -> None:
+    held = choose_held_out(Table(TABLE), ["who"], None, 0, (5,))
+    y = values()
+    y[held] = np.nan
+    model = GPPVAE(KERNEL, epochs=2, missing="mask").fit(y, TABLE, progress=False)
+    assert len(held) > 4 and not any(phase["held_out"] for phase in model.resolved_["phases"])
+    y[held[0], 3] = 0.5
+    model = GPPVAE(KERNEL, epochs=2, missing="mask").fit(y, TABLE, progress=False)
+    assert any(phase["held_out"] for phase in model.resolved_["phases"])
+    assert np.isfinite(model.predict(TABLE, n_samples=4, include_noise=True).std).all()
 
 
 def test_length_scales_of_the_start_are_not_called_unlearned(fitted: GPPVAE) -> None:

@@ -128,6 +128,27 @@ def test_epochs_that_were_given_are_trained() -> None:
     assert epochs_of(model, "leave_out") == 3
 
 
+@pytest.mark.parametrize("picture", [False, True])
+def test_samples_without_a_value_do_not_count_in_the_start(picture: bool) -> None:
+    """Length scale and noise are those of the observed rows; rows without a value were taken for the mean sample."""
+    y = np.tile(measured([0.1] * 4)[0][:, :, None], 16).reshape(120, 8, 8) if picture else measured([0.1] * 4)[0]
+    gone = np.random.default_rng(0).random(120) < 0.6
+    holes = np.where(gone.reshape(120, *(1 for _ in y.shape[1:])), np.nan, y)
+    fits = {
+        name: GPPVAE("RBF(time)", missing="mask", epochs=0, hold_out=0.0, members=1).fit(samples, rows, progress=False)
+        for name, samples, rows in (("holes", holes, TABLE), ("seen", y[~gone], {"time": TIME[~gone]}))
+    }
+    lengths, noise = (
+        {name: float(of(model)) for name, model in fits.items()}
+        for of in (
+            lambda model: model.kernel_.leaves()[0].base.lengthscale.detach(),
+            lambda model: model.prior_.groups[0].alpha.detach(),
+        )
+    )
+    assert lengths["holes"] == pytest.approx(lengths["seen"], rel=1e-3)
+    assert noise["holes"] == pytest.approx(noise["seen"], rel=1e-3)
+
+
 def test_noisy_components_do_not_blur_the_strong_ones() -> None:
     """Two strong functions beside values that are nearly all noise: what these need must not smooth the others."""
     y, truth = measured([0.02] * 6)

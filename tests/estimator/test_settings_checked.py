@@ -84,6 +84,40 @@ def test_options_of_fit_are_checked_too(tmp_path: Path) -> None:
         assert "checkpoint_seconds must be" in refused(fit)
 
 
+CALLS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "predict": ({"n_samples": 2}, ["n_samples", "seed"]),
+    "sample": ({}, ["n_samples", "seed"]),
+    "explain": ({}, ["n_rows", "seed"]),
+    "impute": ({"n_samples": 1}, ["n_samples", "seed"]),
+    "calibrate": ({}, ["n_samples"]),
+    "update": ({}, ["steps"]),
+    "add_objects": ({}, ["steps"]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_argument_of_a_fitted_model_gives_a_fault_of_python(name: str) -> None:
+    images, table = spots(3, 4)
+    model = GPPVAE("Learned(spot, 2) * Linear(angle)", inference="global", **SMALL).fit(images, table, progress=False)
+    rows = table.assign(spot="new") if name == "add_objects" else table
+    data = (rows,) if name in ("predict", "sample", "explain") else (images, rows)
+    given, names = CALLS[name]
+    ask = getattr(model, name)
+    ask(*data, **given)
+    for argument in names:
+        taken = []
+        for value in (value for value in WRONG if value is not None or argument != "seed"):
+            try:
+                ask(*data, **(given | {argument: value}))
+            except ValueError as error:
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                assert last.filename.startswith(PACKAGE) and str(last.line).startswith("raise"), (argument, value)
+                assert str(error).startswith(argument)
+            else:
+                taken.append(value)
+        assert taken in ([7], [0, 7]), argument
+
+
 @pytest.mark.parametrize(
     "bad", [{"lr": {"decoder": "fast"}}, {"epochs": "3"}, {"warmup": "x"}, {"average": None}, {"lr": 1e-3}]
 )

@@ -1,9 +1,12 @@
 """Errors at rows that are not trained on: in the unit of the data for the log, in the likelihood's for decisions."""
 
 import numpy as np
+import pandas as pd
+import pytest
 import torch
 from torch import nn
 
+from gppvae import GPPVAE
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
@@ -15,6 +18,28 @@ from gppvae.models.vae import Autoencoder
 Y = np.float32([[1.0, 2e4, 3.0], [0.0, np.nan, 5.0], [2.0, 1e4, np.nan], [np.nan, 3e4, 1.0], [1.0, 4e4, 0.0]])
 PREDICTED = np.float32([[1.5, 1e4, 2.0]] * 5)
 STD = np.float32([0.5, 1e4, 2.0])
+
+
+def test_labels_in_two_orders_are_refused() -> None:
+    """Unless they only count the rows: a permuted table beside samples that count anew is rightly paired."""
+    rng = np.random.default_rng(0)
+    for labels, fits in (([f"s{n}" for n in range(40)], False), (range(100, 140), False), (range(40), True)):
+        table = pd.DataFrame({"time": np.linspace(0.0, 6.0, 40)}, index=pd.Index(labels))
+        samples = pd.DataFrame(np.sin(table[["time"]].to_numpy() + np.arange(3)), index=table.index, columns=[*"abc"])
+        model = GPPVAE("RBF(time)", epochs=1, hold_out=0.0).fit(samples, table, progress=False)
+        order = rng.permutation(40)
+        both = samples.iloc[order], table.iloc[order]
+        assert model.score(*both) == pytest.approx(model.score(samples, table), rel=1e-3)
+        model.score(both[0].to_numpy(), both[1])
+        model.score(both[0], {"time": both[1]["time"].to_numpy()})
+        for ask in (model.fit, model.score, model.impute, model.update, model.calibrate):
+            if fits:
+                ask(samples, both[1])
+                continue
+            with pytest.raises(
+                ValueError, match=r"same labels in two \(number 0 is .* give samples\.loc\[table\.index\]"
+            ):
+                ask(samples, both[1])
 
 
 def errors(likelihood: Likelihood) -> tuple[float, np.ndarray]:

@@ -22,6 +22,7 @@ from gppvae.estimator.comparison import at_their_sizes
 from gppvae.explore import latents
 from gppvae.explore.answers import Answers
 from gppvae.explore.columns import columns_of
+from gppvae.explore.live import Live
 from gppvae.explore.sources import Source, make_part
 from gppvae.explore.wire import pack, unpack
 from gppvae.kernels import parse_kernel
@@ -276,6 +277,17 @@ def test_a_new_object_is_learned_in_a_copy(pictures: Case) -> None:
     np.testing.assert_allclose(found["measured"][0], shown[0], atol=1 / 255)
     with pytest.raises(ValueError, match="expected a new name, got 'mine'"):
         answers.add(asked)
+
+
+def test_draws_of_a_new_object_have_its_errors_as_those_of_sample_do(pictures: Case) -> None:
+    live = Live(pictures.model)
+    new = pictures.table["spot"] == "s0"
+    live.add(pictures.samples[new], pictures.table[new].assign(spot="mine").to_dict("list"))
+    rows = {"spot": ["mine"] * 3, "angle": [0.0, 100.0, 200.0], "batch": [0, 0, 0]}
+    assert live.model.remainders_.kept
+    shown = live.frame(rows, n_draws=4, keep_draws=4).draws
+    assert shown is not None
+    np.testing.assert_allclose(shown[:, :, 0], live.model.sample(rows, 4), rtol=1e-5, atol=1e-6)
 
 
 def test_a_picture_is_made_to_fit(pictures: Case) -> None:

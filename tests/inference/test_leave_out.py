@@ -1,5 +1,7 @@
 """Leave-out inference: predictions without the rows left out, against a dense GP that really never saw them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -24,10 +26,11 @@ def dense_prediction(model: GPPriorVAE, rows: object, z: Tensor, target: Tensor,
 def predict(model: GPPriorVAE, epoch: RowEpoch, inference: LeaveOut, number: int = 0) -> tuple[Tensor, ...]:
     """Means and variances of z at the rows of one batch that were left out, and which rows those are."""
     inference.start(epoch, None)
-    totals = inference._sums(epoch.rows, inference.latents)
+    summed = inference.latents.clone()
+    totals = inference._sums(epoch.rows, summed)
     batch = list(epoch)[number]
     mean, _ = model.autoencoder.encode(batch.y)
-    _, found, chosen = inference._predicted(batch, epoch, totals, mean)
+    _, found, chosen = inference._predicted(batch, epoch, totals, summed, mean)
     return found.mean, found.var + found.noise, batch.index[chosen]
 
 
@@ -60,6 +63,30 @@ def test_all_rows_of_a_value_are_left_out_wherever_they_are() -> None:
     expected_mean, expected_var = dense_prediction(model, epoch.rows, z, index, kept)
     torch.testing.assert_close(mean, expected_mean, rtol=1e-8, atol=1e-9)
     torch.testing.assert_close(var[:, :1], expected_var, rtol=1e-8, atol=1e-9)
+
+
+def test_rows_elsewhere_are_left_out_as_they_were_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder moves after the sums, so that rows of earlier batches have other latents than these hold."""
+    model = make_model(KERNELS["learned * periodic"]())
+    epoch = make_epoch(model, batch_size=1)  # 21 batches, a refresh after every second
+    inference = LeaveOut(model, what="person (id)")
+    inference.start(epoch, None)
+    before = inference.latents.clone()
+    with torch.no_grad():
+        model.autoencoder.encoder.layers[0].weight.add_(0.5)
+    seen, own = [], inference._predicted
+    monkeypatch.setattr(inference, "_predicted", lambda *given: seen.append(own(*given)) or seen[-1])
+    person = epoch.rows.columns["person (id)"].index
+    order = [int(n) for n in torch.nonzero(person == person[0]).squeeze(1)]
+    order += [n for n in range(epoch.n_rows) if n not in order]
+    steps = inference.steps(dataclasses.replace(epoch, order=order))
+    next(steps), next(steps)  # two rows of the same person
+    target = torch.tensor(order[1:2])
+    kept = torch.nonzero(person != person[0]).squeeze(1)
+    expected = dense_prediction(model, epoch.rows, before, target, kept)
+    _, found, _ = seen[1]
+    torch.testing.assert_close(found.mean, expected[0], rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close((found.var + found.noise)[:, :1], expected[1], rtol=1e-8, atol=1e-9)
 
 
 @every_kernel

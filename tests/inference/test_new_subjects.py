@@ -144,7 +144,7 @@ class Problem:
 
     def add(self, *tables: Columns, steps: int = 4) -> list[str]:
         new = Samples(self.samples(*tables)), Table(joined(*tables)), self.likelihood, self.likelihood
-        ids, self.weights = add_objects((self.model, self.weights), NewSamples(*new, 4), self.remainders, steps)
+        _, ids, self.weights = add_objects((self.model, self.weights), NewSamples(*new, 4), self.remainders, steps)
         return ids
 
     def found(self, table: Columns, group: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -49,11 +49,13 @@ class Samples:
         scale: factor on the values.  integers: whether all scaled values are integers; set by check().
         missing_values: counts of missing values; set by check().
         coarse_values: indices of the values of vectors that float32 resolves poorly; set by check().
+        labels: the index of a DataFrame, else None.
     """
 
     def __init__(self, data: Any, channels: str = "first", scale: float | None = None, missing: str = "error") -> None:
         if is_path_list(data):
             data = ImageFiles(data)
+        self.labels = data.index if isinstance(data, pd.DataFrame) else None
         if isinstance(data, pd.DataFrame):
             data = from_frame(data)
         if isinstance(data.data if isinstance(data, Subset) else data, ImageFiles):
@@ -89,7 +91,7 @@ class Samples:
     def part(self, index: np.ndarray) -> Samples:
         """The samples at these positions, in this order; read on demand."""
         other = copy.copy(self)
-        other.data = Subset(self.data, index)
+        other.data, other.labels = Subset(self.data, index), None
         other._reader = reader_of(other.data)
         other._tensor = None if self._tensor is None else self._tensor[torch.from_numpy(other.data.index)]
         return other

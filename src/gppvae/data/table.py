@@ -25,17 +25,22 @@ class Table:
     Args:
         columns: a DataFrame, where named index levels become columns too; a mapping from column name to
             one-dimensional values; or a Table.
+
+    Attributes:
+        labels: the index of a DataFrame, else None.
     """
 
     def __init__(self, columns: pd.DataFrame | Mapping[str, Any] | Table) -> None:
+        self.labels: pd.Index | None = None
         if isinstance(columns, Table):
-            columns = columns.columns
+            self.labels, columns = columns.labels, columns.columns
         twice = repeated_name(str(name) for name in columns) if isinstance(columns, (pd.DataFrame, Mapping)) else None
         if twice is not None:
             raise ValueError(f"expected unique column names, got {shortened(twice)!r} twice; rename one")
         if isinstance(columns, pd.DataFrame):
             names = [name for name in columns.index.names if name is not None and name not in columns.columns]
             index = {str(name): columns.index.get_level_values(name).to_numpy() for name in names}
+            self.labels = columns.index
             columns = {str(name): columns[name].to_numpy() for name in columns.columns} | index
         if not isinstance(columns, Mapping):
             raise TypeError(

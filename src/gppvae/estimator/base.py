@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
 import functools
 import hashlib
@@ -11,7 +12,7 @@ import logging
 import math
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -226,6 +227,17 @@ class Estimator(abc.ABC):
         return samples
 
     # -- building and running
+
+    @contextlib.contextmanager
+    def _restored_on_error(self) -> Iterator[None]:
+        """If the block fails, also by Ctrl-C, restore all attributes: an earlier fit stays as it was."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
 
     @property
     def _rows_per_batch(self) -> int:
@@ -486,6 +498,13 @@ class Estimator(abc.ABC):
             path: of the file.
         """
         return write_onnx(self._autoencoder, self.layout_, self._fitted_model.prior.n_latents, path)
+
+    def _seed_of(self, seed: int | None) -> int:
+        """The seed of a call; that of the estimator when None."""
+        if seed is None:
+            return self.seed
+        whole("seed", seed, 0, MAX_SEED)
+        return int(seed)
 
     def _batches(self, samples: Any) -> Epoch:
         data = self._samples(samples)

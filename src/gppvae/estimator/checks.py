@@ -28,11 +28,20 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
 
 def number(name: str, value: Any, low: float, high: float, example: str) -> None:
     """Raise ValueError unless `value` is a number from `low` to `high`, not NaN."""
-    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not (real and low <= value <= high):
+    if not (_is_real(value) and low <= value <= high):
         raise ValueError(
             f"{name} must be a number from {low:g} to {high:g}, got {shown(value)}; use for example {example}"
         )
+
+
+def share(name: str, value: Any, example: str) -> None:
+    """Raise ValueError unless `value` is a number above 0 and below 1."""
+    if not (_is_real(value) and 0.0 < value < 1.0):
+        raise ValueError(f"{name} must be a number between 0 and 1, got {shown(value)}; use for example {example}")
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def choice(name: str, value: Any, known: Iterable[str]) -> None:

@@ -180,15 +180,24 @@ class GPPVAE(Plotting, Measuring):
             checkpoint_seconds: minimum time between checkpoints.
             callbacks: called at the start, after every epoch and at the end; see gppvae.Callback.
         """
+        folder = None if out is None else RunFolder(out)
+        with self._restored_on_error():
+            options = {"progress": progress, "checkpoint_seconds": checkpoint_seconds, "callbacks": callbacks}
+            self._fit(samples, table, validation, folder, **options)
+        self._save_run(folder)
+        return self
+
+    def _fit(self, samples: Any, table: Any, validation: Any, folder: RunFolder | None, **options: Any) -> None:
+        """`fit` but for the model file; `options` are arguments of `_train`."""
         groups = self._checked()
-        everything, rows_table, validation = self._read(samples, table, validation, groups)
-        held = rows_held_out(self, groups, rows_table, everything.shape, validation is not None)
+        everything, rows_table, evaluation = self._read(samples, table, validation, groups)
+        held = rows_held_out(self, groups, rows_table, everything, evaluation is not None)
         plan = plan_fit(self, groups, everything, rows_table, held)
         model = self._build(plan, everything.shape)
         rows = model.prior.code(rows_table)
         model.prior.plan(rows, plan.batch_size)
         log_cost(model.prior, rows)
-        training, evaluation, reduced = (everything, rows_table), validation, None
+        training, reduced = (everything, rows_table), None
         if held.size:
             index = np.setdiff1d(np.arange(len(everything)), held)
             training = everything.part(index), rows_table.take(index)
@@ -205,11 +214,8 @@ class GPPVAE(Plotting, Measuring):
             self.model_, self.posterior_ = copy.deepcopy(model), weights
             return self._evaluate(evaluation or training, training, held_out=evaluation is not None)
 
-        folder = None if out is None else RunFolder(out)
-        trainer = self._train(
-            model, plan.phases, everything, rows, folder, validate, progress, checkpoint_seconds, callbacks, reduced,
-            measure,
-        )  # fmt: skip
+        chosen = model, plan.phases, everything, rows, folder, validate
+        trainer = self._train(*chosen, **options, reduced=reduced, measure=measure)
         warn_missing_variance(model.prior)
         assert trainer.weights is not None, "check_phases requires a phase that computes q(B)"
         with releasing(folder):
@@ -218,8 +224,6 @@ class GPPVAE(Plotting, Measuring):
             self._apply_measured(measured, folder)
             self.posterior_ = self._laplace(everything, rows)
             self.remainders_ = self._residual_covariances(everything, rows)
-            self._save_run(folder)
-        return self
 
     def _read(
         self, samples: Any, table: Any, validation: tuple[Any, Any] | None, groups: Groups
@@ -303,12 +307,13 @@ class GPPVAE(Plotting, Measuring):
         Returns:
             The ids that were added.
         """
+        whole("steps", steps, 0)
         data = self._samples(samples)
         self._autoencoder.likelihood.check(*data.check(), data.integers)
         likelihoods = self._object_likelihood(), self._autoencoder.likelihood.values
         new = NewSamples(data, Table(table), *likelihoods, self._rows_per_batch)
-        ids, self.posterior_ = add_objects(self._fitted, new, self.remainders_, steps)
-        self._keep_remainders(data, Table(table), ids)
+        column, ids, self.posterior_ = add_objects(self._fitted, new, self.remainders_, steps)
+        self._keep_remainders(data, Table(table), column, ids)
         return ids
 
     @readable_algebra()
@@ -447,8 +452,9 @@ class GPPVAE(Plotting, Measuring):
 
     def _prediction(self, table: Any, mean: np.ndarray, std: np.ndarray | None) -> Prediction:
         """A prediction, as DataFrames if the samples and the rows were DataFrames."""
-        names = self.sample_names_ if self.frames_ else None
-        return Prediction(framed(mean, names, table), None if std is None else framed(std, names, table))
+        names, least = self.sample_names_ if self.frames_ else None, self._autoencoder.likelihood.values.least_value
+        framed_std = None if std is None else framed(std, names, table)
+        return Prediction(framed(mean, names, table), framed_std, least_value=least)
 
     @torch.no_grad()
     @readable_algebra()
@@ -500,9 +506,7 @@ class GPPVAE(Plotting, Measuring):
     ) -> np.ndarray:
         """Standard deviation of errors and noise at rows, (N, *shape), from draws of their own."""
         model, weights = self._fitted
-        draws, generator, vectors = self._draws(
-            weights, NOISE_DRAWS, derive_seed(self.seed if seed is None else seed, 5)
-        )
+        draws, generator, vectors = self._draws(weights, NOISE_DRAWS, derive_seed(self._seed_of(seed), 5))
         decoded = decode_draws(model, draws, rows, generator, vectors)
         return noise_std(decoded, measured, self._unit(), relative_std(model, weights, rows), kriged)
 
@@ -533,7 +537,7 @@ class GPPVAE(Plotting, Measuring):
         data, rows_table = self._samples(samples, missing="mask"), Table(table)
         same_length(data, rows_table)
         model.autoencoder.likelihood.check(*data.check(), data.integers)
-        generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 4))
+        generator = torch.Generator().manual_seed(derive_seed(self._seed_of(seed), 4))
         rows = model.prior.code(rows_table)
         found = self._imputer(self.trust_).run(data, rows, n_samples, include_noise, generator, out)
         parts = {name: framed(getattr(found, name), self.sample_names_, samples) for name in ("mean", "std")}
@@ -604,13 +608,13 @@ class GPPVAE(Plotting, Measuring):
         """
         whole("n_rows", n_rows, 2)
         fitted, names = self._fitted, self.sample_names_ or ()
-        return explain(fitted, Table(table), self.layout_, n_rows, self.seed if seed is None else seed, names)
+        return explain(fitted, Table(table), self.layout_, n_rows, self._seed_of(seed), names)
 
     def _draws(
         self, weights: LatentPosterior, n: int, seed: int | None
     ) -> tuple[list[list[Tensor]], torch.Generator, int]:
         """Draws of B, the generator of noise at rows, and the seed of the vectors of added ids."""
-        noise_seed, vector_seed = (derive_seed(self.seed if seed is None else seed, part) for part in (2, 3))
+        noise_seed, vector_seed = (derive_seed(self._seed_of(seed), part) for part in (2, 3))
         generator = torch.Generator().manual_seed(noise_seed)
         return [weights.sample(generator) for _ in range(n)], generator, vector_seed
 

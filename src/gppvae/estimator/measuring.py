@@ -21,6 +21,7 @@ from gppvae.data.table import Rows, Table
 from gppvae.data.words import reason
 from gppvae.estimator.base import Estimator
 from gppvae.estimator.calibration import Calibration, calibrate
+from gppvae.estimator.checks import whole
 from gppvae.estimator.comparison import Comparison, compare
 from gppvae.estimator.impute import FIT_ENTRIES, Imputer, learn_value_noise
 from gppvae.estimator.prediction import Prediction
@@ -54,6 +55,18 @@ def releasing(folder: RunFolder | None) -> Iterator[None]:
         if folder is not None:
             folder.release()
         raise
+
+
+def mean_errors(errors: Tensor, counts: Tensor, unit: Tensor) -> Tensor:
+    """Mean squared error of each channel or value, (C,).
+
+    A value that no row observed would have no error at all. It has the mean error of the others, in units.
+
+    Args:
+        errors, counts: sums of squares and numbers of observed values, (C,) each.  unit: of the values, (C,) or (1,).
+    """
+    found, seen = errors / counts.clamp_min(1.0), counts > 0.0
+    return found if seen.all() else torch.where(seen, found, (found / unit.square())[seen].mean() * unit.square())
 
 
 class Measuring(Estimator):
@@ -97,7 +110,7 @@ class Measuring(Estimator):
         self.remainders_ = Remainders()
         epoch = self._epoch_of(*evaluation)
         errors, counts = squared_errors(epoch, lambda batch: decode_mean(model, posterior, batch.rows))
-        noise = errors / counts.clamp_min(1.0)
+        noise = mean_errors(errors, counts, torch.from_numpy(self._unit()).double().flatten())
         if model.autoencoder.likelihood.learns_noise:
             model.autoencoder.likelihood.learn_noise(noise)
         self.posterior_ = self._laplace(training[0], self.prior_.code(training[1]))
@@ -182,41 +195,43 @@ class Measuring(Estimator):
 
         Give rows that were not trained on and resemble the rows to predict: errors at training rows are smaller. At
         most 512 rows are used. Only Gaussian likelihoods are calibrated; others model their own noise.
+
+        Args:
+            samples: of these rows.  table: their rows.  n_samples: draws whose spread is compared with the errors.
         """
-        found = self._calibration(samples, table, n_samples)
+        whole("n_samples", n_samples, 2)
+        data = self._samples(samples)
+        data.check()
+        found = self._calibration(data, Table(table), n_samples)
         self.calibration_ = self.calibration_ if found is None else found
 
     def _calibration(
-        self, samples: Any, table: Any, n_samples: int = 32, trained_on: bool = False
+        self, data: Samples, table: Table, n_samples: int = 32, trained_on: bool = False
     ) -> Calibration | None:
         """Size of errors by the spread of draws; None for likelihoods that model their own noise."""
         if not self._autoencoder.likelihood.values.additive_noise:
             return None
-        data, rows_table = samples if isinstance(samples, Samples) else self._samples(samples), Table(table)
-        same_length(data, rows_table)
+        same_length(data, table)
         most = max(32, min(CALIBRATION_ROWS, CALIBRATION_VALUES // math.prod(data.shape)))
         picked = np.arange(0, len(data), -(-max(len(data), 1) // most))
         y, mask = data.read(torch.from_numpy(picked))
-        picked_rows = rows_table.take(picked)
+        picked_rows = table.take(picked)
         found, rows = self.predict(picked_rows, n_samples), self.prior_.code(picked_rows)
         assert found.std is not None
-        predicted = Prediction(*(from_input_layout(part, self.layout_) for part in (found.mean, found.std)))
+        mean, std = (from_input_layout(part, self.layout_) for part in (found.mean, found.std))
         uncertainty = np.concatenate([relative_std(*self._fitted, chunk) for chunk in row_chunks(rows)])  # (n,)
-        return calibrate(y, mask, predicted, self._unit(), uncertainty, trained_on)
+        return calibrate(y, mask, Prediction(mean, std), self._unit(), uncertainty, trained_on)
 
     @torch.no_grad()
-    def _keep_remainders(self, data: Samples, table: Table, ids: list[str]) -> None:
-        """Store the prediction errors at samples of added ids, for kriging at their other rows."""
-        if not self._autoencoder.likelihood.values.additive_noise:
+    def _keep_remainders(self, data: Samples, table: Table, column: str, ids: list[str]) -> None:
+        """Store the prediction errors at samples of ids added to a column, for kriging at their other rows."""
+        if not self._autoencoder.likelihood.values.additive_noise or column not in learned_by_column(self.prior_):
             return
         prior, rows, errors = self.prior_, self.prior_.code(table), []
         for batch in self._epoch(data, rows):
             error = batch.y - decode_mean(*self._fitted, batch.rows)
             errors.append((error if batch.mask is None else torch.where(batch.mask, error, 0.0)).cpu())
-        for column, leaves in learned_by_column(prior).items():
-            if set(ids) <= set(leaves[0].levels[leaves[0].n_trained :]):
-                unit = torch.from_numpy(self._unit())
-                self.remainders_.keep(prior, column, ids, rows, torch.cat(errors), unit)
+        self.remainders_.keep(prior, column, ids, rows, torch.cat(errors), torch.from_numpy(self._unit()))
 
     def _unit(self) -> np.ndarray:
         """Unit of each value, broadcastable to a sample."""

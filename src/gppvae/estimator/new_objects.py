@@ -45,13 +45,13 @@ class NewSamples:
 
 def add_objects(
     fitted: tuple[GPPriorVAE, LatentPosterior], new: NewSamples, remainders: Remainders, steps: int
-) -> tuple[list[str], LatentPosterior]:
+) -> tuple[str, list[str], LatentPosterior]:
     """Learn the new ids of a table: their vectors (Learned), then their blocks of q(B) (Categorical).
 
     On an error nothing changes.
 
     Returns:
-        The new ids, and q(B), which is unchanged without Categorical columns.
+        Their column, the new ids, and q(B), which is unchanged without Categorical columns.
     """
     model, weights = fitted
     same_length(new.data, new.table)
@@ -81,7 +81,7 @@ def add_objects(
             rows_of = [torch.nonzero(owner == number).squeeze(1) for number in range(len(ids))]
             conditioned = zip(ids, weight_update.conditioned_rows(weights, rows_of), strict=True)
             remainders.taken |= {(column.name, name): sites for name, sites in conditioned}
-    return ids, weights
+    return column.name, ids, weights
 
 
 @contextlib.contextmanager

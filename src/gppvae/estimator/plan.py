@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from gppvae.data.arrays import Samples
 from gppvae.data.batches import derive_seed
 from gppvae.data.table import Table
 from gppvae.estimator.choices import (
+    LEAST_ROWS,
     LEAST_SIGNAL,
     SCHEDULES,
     Networks,
@@ -46,9 +48,12 @@ from gppvae.models.vae import Autoencoder
 from gppvae.nets.masked import MaskedEncoder
 from gppvae.nets.mlp import LinearPlusDecoder, LinearPlusEncoder
 from gppvae.prior.latent_prior import LatentPrior
+from gppvae.training.distributed import first_process
 
 if TYPE_CHECKING:
     from gppvae.estimator.gppvae import GPPVAE
+
+log = logging.getLogger("gppvae")
 
 NOISE_RANGE = (0.005, 1.0)  # initial noise of a value relative to its variance, from the linear start
 LEAST_NOISE_IF_MISSING = 0.02  # lower end of the range if values are missing
@@ -208,6 +213,9 @@ def _fit_start(
     all_rows = prior.code(table.take(kept))
     index = rows_for_start(all_rows, list(kernels), generator)
     y, mask = samples.read(torch.from_numpy(kept)[index])
+    if mask is not None and mask.any():  # a sample without any observed value says nothing
+        observed = mask.flatten(1).any(1)
+        index, y, mask = index[observed], y[observed], mask[observed]
     likelihood.adapt(samples.shape)
     seen = likelihood.encoder_input(y)
     scores, loadings, std = principal_components(seen, mask)
@@ -228,11 +236,18 @@ def _fit_start(
     return Components(loadings, std, signal, None if of_values is None else spread_over(of_values, loadings.shape[1]))
 
 
-def rows_held_out(
-    estimator: GPPVAE, groups: Groups, table: Table, shape: tuple[int, ...], validated: bool
-) -> np.ndarray:
-    """Positions of the rows to hold out at first; none if the user gave validation data."""
+def rows_held_out(estimator: GPPVAE, groups: Groups, table: Table, samples: Samples, validated: bool) -> np.ndarray:
+    """Positions of the rows to hold out at first; none if the user gave validation data or they observed nothing."""
+    none = np.zeros(0, dtype=np.int64)
     if validated or (estimator.hold_out is None and not estimator._chooses):
-        return np.zeros(0, dtype=np.int64)
+        return none
     ids = [leaf.column for kernel, _ in groups if kernel for leaf in kernel.leaves() if isinstance(leaf, IdLeaf)]
-    return choose_held_out(table, list(dict.fromkeys(ids)), estimator.hold_out, estimator.seed, shape)
+    found = choose_held_out(table, list(dict.fromkeys(ids)), estimator.hold_out, estimator.seed, samples.shape)
+    mask = samples.read(torch.from_numpy(found))[1] if samples.missing == "mask" else None
+    found = found if mask is None or mask.any() else none
+    if estimator.hold_out and not len(found) and first_process():
+        log.warning(
+            "hold_out=%g has no effect: it needs %d rows with values, and two more of every id; give validation data",
+            estimator.hold_out, LEAST_ROWS,
+        )  # fmt: skip
+    return found

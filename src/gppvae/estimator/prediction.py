@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -9,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gppvae.data.words import shown
 from gppvae.estimator.calibration import LEAST_STD, NORMAL, Calibration, half_width, stretched
+from gppvae.estimator.checks import share
 from gppvae.estimator.display import prediction_html, prediction_text
 
 
@@ -23,6 +24,7 @@ class Prediction:
             Both are DataFrames if the samples and the rows were DataFrames.
         widths: half-widths of the central intervals of 50, 80 and 90%, in std, (3,): those of the normal distribution,
             or, with noise that was measured, those of the errors, whose tails are often heavier.
+        least_value: smallest possible value of a sample, where intervals end: 0 for counts.
 
     Example:
         >>> import numpy as np
@@ -38,6 +40,7 @@ class Prediction:
     mean: np.ndarray
     std: np.ndarray | None
     widths: np.ndarray = field(default_factory=NORMAL.copy)
+    least_value: float = -math.inf
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of the central interval at a level, for every value.
@@ -45,12 +48,11 @@ class Prediction:
         After `predict(..., include_noise=True)` it contains about that share of the values of new samples; without
         noise it is an interval of the mean sample.
         """
-        if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0.0 < level < 1.0:
-            raise ValueError(f"level must be a number between 0 and 1, got {shown(level)}; use for example 0.9")
+        share("level", level, "0.9")
         if self.std is None:
             raise ValueError("an interval needs a std, got none; predict with draws, for example n_samples=64")
         half = self.std * float(half_width(level, self.widths))
-        return self.mean - half, self.mean + half
+        return (self.mean - half).clip(self.least_value), self.mean + half
 
     def __repr__(self) -> str:
         return prediction_text(self)

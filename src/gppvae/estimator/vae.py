@@ -77,6 +77,15 @@ class VAE(Estimator):
             validation: samples for the log and early stopping.  out: run folder.  progress: show progress bars.
             checkpoint_seconds: minimum time between checkpoints.  callbacks: as in GPPVAE.fit.
         """
+        folder = None if out is None else RunFolder(out)
+        with self._restored_on_error():
+            options = {"progress": progress, "checkpoint_seconds": checkpoint_seconds, "callbacks": callbacks}
+            self._fit(samples, validation, folder, **options)
+        self._save_run(folder)
+        return self
+
+    def _fit(self, samples: Any, validation: Any, folder: RunFolder | None, **options: Any) -> None:
+        """`fit` but for the model file; `options` are arguments of `_train`."""
         self._check_settings()
         data = self._training_samples(samples)
         self.shape_ = data.shape
@@ -91,12 +100,9 @@ class VAE(Estimator):
             bound = elbo(model.autoencoder, replace(held_out, world=train.world))
             return Validated.by_one_number("valid_nelbo", -bound)
 
-        folder = None if out is None else RunFolder(out)
         check = None if held_out is None else validate
-        self._train(model, phases, data, Rows({}, len(data)), folder, check, progress, checkpoint_seconds, callbacks)
+        self._train(model, phases, data, Rows({}, len(data)), folder, check, **options)
         self.model_ = model
-        self._save_run(folder)
-        return self
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -141,7 +147,7 @@ class VAE(Estimator):
     def sample(self, n_samples: int = 1, seed: int | None = None) -> np.ndarray:
         """Draw samples from the prior, (n_samples, ...), in the shape of the training samples."""
         whole("n_samples", n_samples, 1)
-        generator = torch.Generator().manual_seed(derive_seed(self.seed if seed is None else seed, 2))
+        generator = torch.Generator().manual_seed(derive_seed(self._seed_of(seed), 2))
         z = torch.randn(n_samples, self.latent_dim, generator=generator)
         decoded = self._autoencoder.likelihood.mean(self._autoencoder.decode(z))
         return to_input_layout(decoded.cpu().numpy(), self.layout_)

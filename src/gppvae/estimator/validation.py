@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from gppvae.data.arrays import Samples
 from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows, Table
+from gppvae.data.words import shown
 from gppvae.inference import Inference
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import decode_mean
@@ -20,11 +22,24 @@ from gppvae.training.validated import Validated
 
 
 def same_length(data: Samples, table: Table) -> None:
-    """Raise ValueError unless there is one table row per sample."""
+    """Raise ValueError unless there is one table row per sample, in the same order if both have labels."""
     if len(data) != len(table):
         raise ValueError(
             f"expected one table row per sample, got {len(data)} samples and {len(table)} rows; match them"
         )
+    if data.labels is not None and table.labels is not None and _reordered(data.labels, table.labels):
+        n = int((data.labels != table.labels).argmax())
+        raise ValueError(
+            f"expected samples and rows in one order, got the same labels in two (number {n} is "
+            f"{shown(data.labels[n])} and {shown(table.labels[n])}); give samples.loc[table.index]"
+        )
+
+
+def _reordered(one: pd.Index, other: pd.Index) -> bool:
+    """Whether two indexes of equal length have the same labels in different orders; 0 to N - 1 label nothing."""
+    if one.equals(other) or not (one.is_unique and other.is_unique and one.isin(other).all()):
+        return False
+    return not one.isin(range(len(one))).all()
 
 
 def code_if_known(prior: LatentPrior, table: Table) -> Rows | None:

@@ -110,7 +110,8 @@ class Live:
             fitted, unit = self.model._fitted, self.model._unit()
             uncertainty = relative_std(*fitted, rows) if include_noise else None
             found = mean_and_std(pairs, include_noise, self.model.calibration_, unit, uncertainty, kriged)
-            return Frame(_array(mean), found["std"], _array(means[:keep_draws]) if keep_draws else None)
+            kept = means[:keep_draws] if kriged is None else means[:keep_draws] + kriged[0].to(means)
+            return Frame(_array(mean), found["std"], _array(kept) if keep_draws else None)
 
     def spread(self, table: Any, off: frozenset[TermName] = NOTHING_OFF) -> np.ndarray:
         """Standard deviation over draws at each row, root mean square over its values in `unit`s, (N,)."""

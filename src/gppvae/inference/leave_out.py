@@ -84,13 +84,14 @@ class LeaveOut(Inference):
         for batch in self._batches(epoch):
             if slow.stepped:
                 with torch.no_grad():
-                    totals = self._sums(epoch.rows, self.latents)
+                    summed = self.latents.clone()  # batches that follow change the latents of their rows
+                    totals = self._sums(epoch.rows, summed)
                     q_all = prior.given(totals)
                     kl = q_all.kl()
             batch_share = len(batch) / epoch.n_rows
             mean, var = autoencoder.encode(batch.y, batch.mask)
             mean64, var64 = prior.to_gp(mean), prior.to_gp(var)  # (B, L) each
-            at, predicted, left_out = self._predicted(batch, epoch, totals, mean64)
+            at, predicted, left_out = self._predicted(batch, epoch, totals, summed, mean64)
             z_mean = mean64.index_put((left_out,), predicted.mean)  # q(z | y), replaced where left out, (B, L)
             z_var = var64.index_put((left_out,), predicted.var + predicted.noise)
             terms = LossTerms(
@@ -108,11 +109,13 @@ class LeaveOut(Inference):
             return iter(epoch)
         return iter(epoch.with_together(epoch.rows.columns[self.together].index.cpu()))
 
-    def _predicted(self, batch: Batch, epoch: Epoch, totals: Sums, mean: Tensor) -> tuple[RowFeatures, Latents, Tensor]:
+    def _predicted(
+        self, batch: Batch, epoch: Epoch, totals: Sums, summed: Tensor, mean: Tensor
+    ) -> tuple[RowFeatures, Latents, Tensor]:
         """The GP's prediction for the rows that are left out, given all rows that are not.
 
         Args:
-            totals: over all rows, at the latents of their last visit.  mean: of q(z | y) in this process, (B, L).
+            totals: over all rows, with the latents `summed`, (N, L).  mean: of q(z | y) in this process, (B, L).
 
         Returns:
             Features of the rows of this process, the latents of those left out, and their positions, (n,).
@@ -124,9 +127,9 @@ class LeaveOut(Inference):
         target = self._left_out(rows, batch)
         at = prior.features_at(rows)
         with torch.no_grad():  # without the batch, and without rows elsewhere that are left out with it
-            others = add(totals, at.sums(self.latents[index]), -1.0)
+            others = add(totals, at.sums(summed[index]), -1.0)
             if self.what not in (EACH, ROWS):
-                others = add(others, self._elsewhere(epoch.rows, index, rows, target), -1.0)
+                others = add(others, self._elsewhere(epoch.rows, summed, index, rows, target), -1.0)
         self.latents[index] = fresh.detach()
         # Rows left out one by one: condition on all rows of the batch, then remove each by its leverage.
         kept = slice(None) if self.what == EACH else (~target).nonzero().squeeze(1)
@@ -150,12 +153,12 @@ class LeaveOut(Inference):
         picked = values[torch.randperm(len(values), generator=generator)[:wanted].to(device)]
         return torch.isin(index, picked)
 
-    def _elsewhere(self, rows: Rows, batch_index: Tensor, batch_rows: Rows, target: Tensor) -> Sums:
-        """Sums over the rows outside the batch whose value of the column is left out."""
+    def _elsewhere(self, rows: Rows, latents: Tensor, batch_index: Tensor, batch_rows: Rows, target: Tensor) -> Sums:
+        """Sums over the rows outside the batch whose value of the column is left out, with these latents, (N, L)."""
         gone = torch.isin(rows.columns[self.what].index, batch_rows.columns[self.what].index[target].unique())
         gone[batch_index] = False
         where = gone.nonzero().squeeze(1)
-        return self._sums(rows[where], self.latents[where])
+        return self._sums(rows[where], latents[where])
 
     @torch.no_grad()
     def _sums(self, rows: Rows, latents: Tensor) -> Sums:

@@ -111,6 +111,11 @@ class ObjectResiduals:
     def tensors(self) -> dict[str, Tensor]:
         return dict(vars(self))
 
+    def on(self, device: torch.device) -> ObjectResiduals:
+        """The same with everything but the coefficients, which are as large as the samples, on this device."""
+        moved = {name: own.to(device) for name, own in vars(self).items() if name != "coefficients"}
+        return replace(self, **moved)
+
 
 @dataclass
 class Remainders:
@@ -226,7 +231,7 @@ class Remainders:
             found.resembling[str(name)] = ResidualCovariance(of_deviations, of_errors, float(own["directions"]))
         for number, (column, name) in enumerate(saved["kept"]):
             parts = ObjectResiduals.__dataclass_fields__
-            own = ObjectResiduals(**{part: tensors[f"{number}.{part}"] for part in parts})
+            own = ObjectResiduals(**{part: tensors[f"{number}.{part}"] for part in parts}).on(prior.device)
             k = len(own.features)
             fits = own.coefficients.shape == (k, *shape) and own.inverse.shape == (k, k) and own.shared.shape == (4,)
             if not fits or own.features.ndim != 2 or not all(x.isfinite().all() for x in own.tensors().values()):
