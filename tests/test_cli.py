@@ -218,6 +218,22 @@ def test_noise_is_counted_when_asked_for(run: Path, tmp_path: Path) -> None:
     assert noisy.mean() > plain.mean()
 
 
+def test_intervals_are_those_of_new_samples(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gppvae.report.predictions.CSV_ROWS", 2)
+    (tmp_path / "rows.csv").write_text("spot,angle\ns1,40\ns2,90\ns3,10\n")
+    words = ["predict", run, tmp_path / "rows.csv", "--out", tmp_path / "out", "--interval", 0.8, "--no-images"]
+    succeed(*words)
+    names = ["high.npy", "low.npy", "mean.npy", "rows.csv", "std.npy"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+    model, rows = GPPVAE.load(run), {"spot": ["s1", "s2", "s3"], "angle": [40.0, 90.0, 10.0]}
+    expected = model.predict(rows, n_samples=64, include_noise=True).interval(0.8)
+    for name, end in zip(("low", "high"), expected, strict=True):
+        np.testing.assert_allclose(np.load(tmp_path / "out" / f"{name}.npy"), end, rtol=1e-6)
+    refused = call(*words[:4], tmp_path / "other", "--interval", 90)
+    assert refused.exit_code == 2 and "--interval must be a number between 0 and 1" in refused.output
+    assert not (tmp_path / "other").exists()
+
+
 # -- info, version, help
 
 

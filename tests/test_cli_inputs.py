@@ -151,10 +151,11 @@ def test_rows_of_two_tables_must_be_the_same(folder: Path, tmp_path: Path) -> No
 
 
 def test_predictions_are_a_table_with_names(folder: Path, run: Path, tmp_path: Path) -> None:
-    words = ["predict", run, folder / "wanted.csv", "--n-samples", 4, "--out", tmp_path / "out", "--json", "--quiet"]
-    result = json.loads(succeed(*words))
-    assert result["files"] == ["mean.csv", "mean.npy", "rows.csv", "std.csv", "std.npy"] and result["count"] == 2
-    for name in ("mean", "std"):
+    words = ["predict", run, folder / "wanted.csv", "--interval", 0.5, "--out", tmp_path / "out", "--json", "--quiet"]
+    result, parts = json.loads(succeed(*words)), ("high", "low", "mean", "std")
+    assert sorted([*(f"{name}.{kind}" for name in parts for kind in ("csv", "npy")), "rows.csv"]) == result["files"]
+    assert result["count"] == 2
+    for name in parts:
         found = pd.read_csv(tmp_path / "out" / f"{name}.csv", dtype={"subject": str})
         assert found.columns.tolist() == ["subject", "age", *GENES] and found["subject"].tolist() == ["001", "003"]
         np.testing.assert_allclose(found[GENES], np.load(tmp_path / "out" / f"{name}.npy"), rtol=1e-6)

@@ -29,6 +29,9 @@ SomeTable = Annotated[
 ]
 
 
+INTERVAL_DRAWS = 64
+
+
 @contextlib.contextmanager
 def _fitted(run: Path, out: Path | None = None) -> Iterator[GPPVAE]:
     """The model of a run, with errors inside as one line; the folder for results is checked before it is loaded."""
@@ -51,6 +54,14 @@ def predict(
     include_noise: Annotated[
         bool, typer.Option(help="Give the std of new samples, with noise and errors of the model; needs --n-samples.")
     ] = False,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            help="Level of intervals of new samples, for example 0.9, in low.npy and high.npy; takes --include-noise, "
+            f"and {INTERVAL_DRAWS} draws unless --n-samples is given.",
+            show_default="none",
+        ),
+    ] = None,
     seed: Seed = None,
     images: Images = True,
     spatial: Spatial = None,
@@ -58,16 +69,20 @@ def predict(
 ) -> None:
     """Predict samples at the rows of a table: mean.npy, std.npy, rows.csv, and PNG images or CSV with names.
 
-    Example: gppvae predict runs/threes wanted.csv --out predicted --n-samples 64
+    Example: gppvae predict runs/threes wanted.csv --out predicted --interval 0.9
     """
     with _fitted(run, out) as model:
+        from gppvae.estimator.checks import share
         from gppvae.report.predictions import write_answers
 
+        if interval is not None:
+            share("--interval", interval, "0.9")
+            n_samples, include_noise = n_samples or INTERVAL_DRAWS, True
         wanted = Inputs.of_model(SampleOptions(spatial=spatial), model).table(rows)
         columns = {str(name): wanted[name].to_numpy() for name in wanted}
         with row_bar("predict", shown):
             ask = functools.partial(model.predict, columns, n_samples, include_noise, seed)
-            names = write_answers(out, ask, model, wanted, rows, images)
+            names = write_answers(out, ask, model, wanted, rows, images, interval)
         _answer_files(shown, out, names, len(wanted), "predictions")
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from gppvae.data.atomic import WriteError, part_of, remove_leftovers, write_erro
 from gppvae.data.files import PARQUET
 from gppvae.data.png import png_bytes
 from gppvae.data.table import id_text
-from gppvae.estimator import GPPVAE
+from gppvae.estimator import GPPVAE, Prediction
+from gppvae.estimator.outputs import Outputs
 from gppvae.report.images import contact_sheet, is_image, shade_range, to_pictures, to_uint8
 from gppvae.training.folder import RunFolder
 
@@ -43,18 +45,19 @@ def write_answers(
     table: pd.DataFrame | None,
     rows_file: Path | None,
     images: bool = True,
+    level: float | None = None,
 ) -> list[str]:
     """Write mean.npy, std.npy (if any) and rows.csv; for images also a PNG per row and a contact sheet.
 
     Named values are also written as mean.csv and std.csv, with the columns of their rows, or as predictions.h5ad if the
-    rows came from an .h5ad file; their draws as draws.csv.
+    rows came from an .h5ad file; their draws as draws.csv. Ends of intervals are written as low and high, likewise.
 
     Args:
         folder: must be free (see check_free).
         ask: writes mean.npy and std.npy, which may be larger than memory, into the given folder and returns a
             Prediction, or the mean alone.
         model: the model.  table: the rows, or None.  rows_file: of the rows; a text file is copied unchanged.
-        images: whether to write pictures.
+        images: whether to write pictures.  level: of the intervals, if `ask` returns a Prediction with a std.
 
     Returns:
         Names of the files in the folder.
@@ -65,6 +68,8 @@ def write_answers(
         # An ndarray has methods called mean and std.
         parts = {"mean": found} if isinstance(found, np.ndarray) else {"mean": found.mean, "std": found.std}
         arrays = {name: part for name, part in parts.items() if part is not None}
+        if level is not None:
+            arrays |= _write_interval(work, found, level)
         _write_named(work, arrays, model.sample_names_, table, rows_file)
         if table is not None and getattr(found, "draws", None) is not None:
             _write_draws(work, found.draws, model.sample_names_, table)
@@ -118,6 +123,17 @@ def _written(
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return sorted(path.name for path in target.iterdir())
+
+
+def _write_interval(folder: Path, found: Prediction, level: float) -> dict[str, np.ndarray]:
+    """Write the ends of the intervals as low.npy and high.npy; chunk by chunk, for arrays larger than memory."""
+    assert found.std is not None
+    with Outputs(folder, ("low", "high"), found.mean.shape) as ends:
+        for start in range(0, len(found.mean), CSV_ROWS):
+            part = slice(start, start + CSV_ROWS)
+            low, high = replace(found, mean=found.mean[part], std=found.std[part]).interval(level)
+            ends.put(low=low, high=high)
+    return {name: ends[name] for name in ends.names}
 
 
 def _write_named(
