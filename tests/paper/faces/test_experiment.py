@@ -151,7 +151,7 @@ def test_interrupted_fit_continues(
 # -- the data
 
 
-def test_mirror_images_are_other_people_in_mirrored_poses(question: Task) -> None:
+def test_mirror_images_are_of_the_same_people_in_mirrored_poses(question: Task) -> None:
     both, train = question.mirrored, question.train
     n = len(train.table)
     assert len(both.table) == 2 * n and both.images.dtype == train.images.dtype
@@ -159,7 +159,8 @@ def test_mirror_images_are_other_people_in_mirrored_poses(question: Task) -> Non
     for i, row in enumerate(train.table.itertuples()):
         image, double = both.images[n + i], both.table.iloc[n + i]
         assert double["pose"] == row.pose[:-1] + turned[row.pose[-1]] and double["angle"] == -row.angle
-        assert double["object"] == f"{row.object}, mirrored"
+        assert (double["object"], double["person"], double["mirrored"]) == (row.object, row.person, "yes")
+        assert row.mirrored == "no"
         for column in range(SIZE):
             np.testing.assert_array_equal(image[:, :, column], train.images[i][:, :, SIZE - 1 - column])
     np.testing.assert_array_equal(both.images[:n], train.images)

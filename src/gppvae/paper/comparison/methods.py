@@ -13,6 +13,7 @@ from gppvae.data.image_set import unit_pixels
 from gppvae.estimator import GPPVAE, VAE
 from gppvae.estimator.simple_answers import copy_nearest_view, mean_image, mean_of_nearest_view
 from gppvae.paper.comparison.learned import learned_arrays, learned_facts
+from gppvae.paper.comparison.task import MIRRORED
 from gppvae.paper.comparison.tradeoff import cvae_latents, livae_latents
 from gppvae.paper.comparison.workshop import Workshop, decoded, encoded, seconds_of
 
@@ -90,8 +91,10 @@ def mirrored(work: Workshop, seed: int, values: Values) -> Answer:
     train = work.task.mirrored
     if train is None:
         raise ValueError("mirrored needs views that are mirror images of each other, got others; leave the method out")
-    note = "the same, trained on mirror images too"
-    return _gp_answer(work, work.default(seed, "mirrored", train), None, note)
+    # What mirror images of an object have in common beside the view: a parting, the side of the light.
+    further = f"Learned({work.task.object}) * Categorical({MIRRORED})"
+    note = "the same, trained on mirror images too, with a term for what differs in them"
+    return _gp_answer(work, work.default(seed, "mirrored", train, further), None, note)
 
 
 def cvae(work: Workshop, seed: int, values: Values) -> Answer:

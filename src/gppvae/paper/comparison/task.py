@@ -10,6 +10,8 @@ import numpy as np
 from gppvae.data.image_set import ImageSet
 from gppvae.data.table import Table
 
+MIRRORED = "mirrored"  # column that tells mirror images ("yes") from others
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -26,7 +28,7 @@ class Task:
         views: label and angle of every view, in the order of figures.
         stop_on: what early stopping looks at; None where every phase has its length.
         new_objects: whether the test's objects are unknown from training.
-        mirrored: the training images and their mirror images, as views of further objects; None where views have none.
+        mirrored: the training images and their mirror images, told apart by a column; None where views have none.
     """
 
     experiment: str

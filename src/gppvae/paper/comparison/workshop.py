@@ -96,11 +96,16 @@ class Workshop:
         model.fit(train.images, train.table, validation=self._pair(), out=folder, progress=self.progress)
         return self._in(folder, model)
 
-    def default(self, seed: int, name: str, train: ImageSet) -> GPPVAE:
-        """A GPPVAE that is given a kernel and nothing else; it chooses without the validation images."""
-        folder, kernel = self.seed_folder(seed) / name, self.setup.default_kernel
-        if kernel is None:
+    def default(self, seed: int, name: str, train: ImageSet, further: str = "") -> GPPVAE:
+        """A GPPVAE that is given a kernel and nothing else; it chooses without the validation images.
+
+        Args:
+            further: terms of the kernel, after a plus.
+        """
+        folder = self.seed_folder(seed) / name
+        if self.setup.default_kernel is None:
             raise ValueError(f"the method {name} needs a kernel, and this experiment names none; leave the method out")
+        kernel = self.setup.default_kernel + (f" + {further}" if further else "")
         if RunFolder(folder).finished():
             return self._in(folder, GPPVAE.load(folder))
         model = GPPVAE(kernel, seed=seed).fit(train.images, train.table, out=folder, progress=self.progress)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gppvae.data.image_set import ImageSet
-from gppvae.paper.comparison.task import Task
+from gppvae.paper.comparison.task import MIRRORED, Task
 from gppvae.paper.faces.faceplace import VIEWS, Split, load_faceplace, predictable, split_images, split_people
 from gppvae.paper.faces.heads import make_heads
 
@@ -18,7 +18,6 @@ SPLITS = ("images", "people")
 SPLIT_SEED, HEADS_SEED = 1, 0
 GIVEN_VIEWS = 4
 OBJECT, PERSON, VIEW, ANGLE = "object", "person", "pose", "angle"
-MIRRORED = ", mirrored"
 
 
 def check_split(split: str) -> None:
@@ -30,7 +29,7 @@ def check_split(split: str) -> None:
 def load_faces(
     folders: Sequence[Path], people: int, size: int, progress: bool = True, say: Callable[[str], None] = print
 ) -> tuple[str, ImageSet]:
-    """Name and images (n, 3, size, size), bytes, with columns object, person, pose and angle.
+    """Name and images (n, 3, size, size), bytes, with columns object, person, pose, angle and mirrored ("no").
 
     Args:
         folders: of unpacked Face-Place archives; none: generated heads.  people: how many of those.
@@ -44,8 +43,9 @@ def load_faces(
         faces = load_faceplace(folders, size, progress=progress)
         say(faces.scan.report() + "".join(f"; broken {path.name}" for path in faces.broken))
         images, table, name = faces.images, faces.table, "Face-Place photographs"
-    rows = table.assign(**{OBJECT: table[OBJECT] if OBJECT in table else table[PERSON]})
-    return name, ImageSet(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), rows[[OBJECT, PERSON, VIEW, ANGLE]])
+    rows = table.assign(**{OBJECT: table[OBJECT] if OBJECT in table else table[PERSON], MIRRORED: "no"})
+    columns = [OBJECT, PERSON, VIEW, ANGLE, MIRRORED]
+    return name, ImageSet(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), rows[columns])
 
 
 def task(name: str, faces: ImageSet, split: str, seed: int = SPLIT_SEED) -> Task:
@@ -75,13 +75,12 @@ def task(name: str, faces: ImageSet, split: str, seed: int = SPLIT_SEED) -> Task
 
 
 def with_mirror_images(faces: ImageSet) -> ImageSet:
-    """The images, then their mirror images: each person has a double, whose left side is the person's right one."""
+    """The images, then their mirror images: of the same person in the mirrored pose, and marked as such."""
     pose_at = {angle: pose for pose, angle in VIEWS.items()}
-    double = faces.table.assign(**{name: faces.table[name].astype(str) + MIRRORED for name in (OBJECT, PERSON)})
-    double[ANGLE] = -faces.table[ANGLE]
-    double[VIEW] = [pose_at[angle] for angle in double[ANGLE]]
+    turned = faces.table.assign(**{ANGLE: -faces.table[ANGLE], MIRRORED: "yes"})
+    turned[VIEW] = [pose_at[angle] for angle in turned[ANGLE]]
     images = np.concatenate([faces.images, faces.images[..., ::-1]])
-    return ImageSet(images, pd.concat([faces.table, double], ignore_index=True))
+    return ImageSet(images, pd.concat([faces.table, turned], ignore_index=True))
 
 
 def _some_views(table: pd.DataFrame, rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
