@@ -75,6 +75,20 @@ def test_reconstructions_come_back_as_the_samples_came(model: GPPVAE) -> None:
     np.testing.assert_array_equal(found.to_numpy(), model.reconstruct(table[GENES].to_numpy()))
 
 
+def test_columns_that_are_numbers_stay_numbers(tmp_path: Path) -> None:
+    """A DataFrame made from an array: differences to the samples would be NaN under other labels."""
+    table = visits()
+    frame, rows = pd.DataFrame(table[GENES].to_numpy(), index=table.index), table[["subject", "age"]]
+    GPPVAE("RBF(age)", 2, epochs=1).fit(frame, rows, progress=False).save(tmp_path / "gppvae")
+    model = GPPVAE.load(tmp_path / "gppvae")
+    drawn = model.predict(rows, n_samples=2)
+    answers = [drawn.mean, drawn.std, *drawn.interval(), model.reconstruct(frame), model.impute(frame, rows).mean]
+    VAE(2, network="mlp", epochs=1).fit(frame, progress=False).save(tmp_path / "vae")
+    for answer in (*answers, VAE.load(tmp_path / "vae").reconstruct(frame)):
+        assert answer.columns.equals(frame.columns)
+        assert np.isfinite((answer - frame).to_numpy()).all()
+
+
 def test_columns_are_found_by_name_whatever_their_order(model: GPPVAE) -> None:
     table = visits()
     expected = model.encode(table[GENES].to_numpy())

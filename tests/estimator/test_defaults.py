@@ -1,6 +1,7 @@
 """A fit that is told nothing but a kernel: any unit, rows held out, simple answers beside it."""
 
 import logging
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,19 @@ def test_simple_answers_against_loops(fitted: GPPVAE) -> None:
         np.testing.assert_allclose(found["nearest sample"][n], mine[np.abs(times - row["time"]).argmin()], rtol=1e-6)
         line = [np.interp(row["time"], times, mine[:, k]) for k in range(5)]
         np.testing.assert_allclose(found["linear in time"][n], line, rtol=1e-5, atol=1e-6)
+
+
+def test_memory_of_simple_answers_does_not_hold_all_pairs_of_rows(fitted: GPPVAE) -> None:
+    n = 20_000
+    rng = np.random.default_rng(0)
+    table = Table({"who": rng.choice(WHO, n), "time": rng.normal(size=n)})
+    samples, wanted = Samples(rng.normal(size=(n, 5)).astype(np.float32)), table.take(np.arange(256))
+    tracemalloc.start()
+    names = [name for name, _ in simple_answers(fitted, (samples, table), wanted)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert names == ["mean", "mean of the who", "nearest sample", "linear in time"]
+    assert peak < 256 * n  # bytes
 
 
 def test_a_value_that_an_answer_never_observed_is_the_mean() -> None:

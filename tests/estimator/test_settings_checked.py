@@ -124,3 +124,22 @@ def test_no_argument_of_a_fitted_model_gives_a_fault_of_python(name: str) -> Non
 def test_phases_check_their_types(bad: dict[str, Any]) -> None:
     settings = {"name": "p", "inference": "vae", "epochs": 1, "lr": {"decoder": 1e-3}} | bad
     assert "phase 'p'" in refused(lambda: Phase(**settings))
+
+
+@pytest.mark.parametrize(
+    ("inference", "options", "told"),
+    [
+        ("leave_out", {"shar": 0.5}, "takes share, what, together, got 'shar'"),
+        ("minibatch", {"share": 0.5}, "takes none, got 'share'"),
+        ("leave_out", {"share": "half"}, "a share above 0 and at most 1, got 'half'"),
+        ("global", {"std": 0.0}, "a std above 0, got 0.0"),
+        ("global", {"std": "small"}, "a std above 0, got 'small'"),
+    ],
+)
+def test_options_of_a_phase_are_checked(inference: str, options: dict[str, Any], told: str, tmp_path: Path) -> None:
+    images, table = spots(2, 3)
+    rates = {"decoder": 1e-3, "prior": 1e-2} | ({"weights": 1e-2} if inference == "global" else {"encoder": 1e-3})
+    phases = [Phase("first", "vae", 1, {"decoder": 1e-3}), Phase("p", inference, 1, rates, options=options)]
+    model = GPPVAE("Linear(angle)", phases=phases, **SMALL)
+    assert told in refused(lambda: model.fit(images, table, out=tmp_path / "run", progress=False))
+    assert (tmp_path / "run").exists() is told.startswith("a ")  # names are checked before anything is trained

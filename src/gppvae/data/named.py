@@ -159,7 +159,7 @@ def aligned(samples: Any, names: list[str] | None) -> Any:
     return Named(Selected(samples, np.array([position[name] for name in names])), names)
 
 
-def framed(array: np.ndarray, names: list[str] | None, like: Any) -> Any:
+def framed(array: np.ndarray, names: list[str] | list[int] | None, like: Any) -> Any:
     """Vectors as a DataFrame with the index of `like`, if that is a DataFrame and the values have names."""
     if names is None or not isinstance(like, pd.DataFrame):
         return array

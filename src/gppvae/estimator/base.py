@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -96,6 +97,7 @@ class Estimator(abc.ABC):
         self.shape_: tuple[int, ...]
         self.layout_: str
         self.sample_names_: list[str] | None
+        self.integer_names_ = False  # whether these were whole numbers, as in a DataFrame made from an array
         self.model_: GPPriorVAE
         self.resolved_: dict[str, Any]
         self.history_: list[dict[str, Any]]
@@ -221,6 +223,7 @@ class Estimator(abc.ABC):
         self._make_likelihood().check(lowest, highest, samples.integers)
         samples.keep_in_memory()
         self.layout_, self.sample_names_ = samples.layout_in, samples.names
+        self.integer_names_ = isinstance(data, pd.DataFrame) and pd.api.types.is_integer_dtype(data.columns.dtype)
         self._sees_mask = samples.missing_values.total > 0
         log_missing(samples)
         warn_coarse(samples)
@@ -399,6 +402,7 @@ class Estimator(abc.ABC):
             "shape": list(self.shape_),
             "layout": self.layout_,
             "names": self.sample_names_,
+            "integer_names": self.integer_names_,
             "history": self.history_,
             "fit_seconds": self.fit_seconds_,
             "skipped_steps": self.skipped_steps_,
@@ -424,6 +428,7 @@ class Estimator(abc.ABC):
             self = cls(**(arguments(meta["given"]) | given_again), device=device)
             self._check_settings()
             self.shape_, self.layout_, self.sample_names_ = tuple(meta["shape"]), meta["layout"], meta["names"]
+            self.integer_names_ = meta.get("integer_names", False)
             self._sees_mask = meta["trained"]["encoder"] == MaskedEncoder.__name__
             self.resolved_, self.history_ = meta["trained"], meta["history"]
             self.fit_seconds_, self.skipped_steps_ = float(meta["fit_seconds"]), meta["skipped_steps"]
@@ -481,7 +486,7 @@ class Estimator(abc.ABC):
         with Outputs(out, ("mean",), shape_out(epoch.n_rows, self.shape_, layout)) as arrays:
             for batch in epoch:
                 arrays.put(mean=to_input_layout(autoencoder.reconstruct(batch.y, batch.mask), layout))
-        return framed(arrays["mean"], self.sample_names_, samples)
+        return framed(arrays["mean"], self._labels, samples)
 
     def export_decoder(self) -> torch.export.ExportedProgram:
         """The decoder as a torch.export graph: latents (N, latent_dim) float32 -> mean samples.
@@ -505,6 +510,12 @@ class Estimator(abc.ABC):
             return self.seed
         whole("seed", seed, 0, MAX_SEED)
         return int(seed)
+
+    @property
+    def _labels(self) -> list[str] | list[int] | None:
+        """Names of the values of a sample as columns of DataFrames, as those of the training samples were."""
+        names = self.sample_names_
+        return [int(name) for name in names] if names is not None and self.integer_names_ else names
 
     def _batches(self, samples: Any) -> Epoch:
         data = self._samples(samples)

@@ -200,16 +200,22 @@ def _averaged_rows(model: Measuring, table: Table, wanted: Table) -> Iterator[tu
     names = tuple(axes)
     a, b = wanted.numeric(names), table.numeric(names)  # (wanted, d), (training, d)
     spread = np.where(b.std(0) > 0, b.std(0), 1.0)
-    squares = sum(np.square(view_distance(a[:, c], b[:, c], axes[name]) / spread[c]) for c, name in enumerate(names))
     object_column = None if objects is None else objects.column
-    comparable = _comparable_rows(wanted, table, [leaf.column for leaf in ids], object_column)
-    distance = np.where(comparable, np.sqrt(squares), np.inf)  # (wanted, training)
-    # All rows at the nearest place, but not those at the same distance on the other side: that would interpolate.
-    places = [(b == b[row.argmin()]).all(1) & np.isfinite(row) for row in distance]
-    yield NEAREST, [_equal_weights(_thin(np.flatnonzero(place))) for place in places]
-    if len(names) == 1:
-        rows = [_interpolation(a[n, 0], b[:, 0], comparable[n], axes[names[0]]) for n in range(len(wanted))]
-        yield f"{LINEAR}{names[0]}", rows
+    nearest, lines = list[Weights](), list[Weights]()
+    # One wanted row at a time: a matrix of all pairs would need gigabytes for a million training rows.
+    for at, comparable in zip(
+        a, _comparable_rows(wanted, table, [leaf.column for leaf in ids], object_column), strict=True
+    ):
+        apart = (view_distance(at[c : c + 1], b[:, c], axes[name])[0] / spread[c] for c, name in enumerate(names))
+        distance = np.where(comparable, np.sqrt(sum(map(np.square, apart))), np.inf)  # (training,)
+        # All rows at the nearest place, but not those at the same distance on the other side: that would interpolate.
+        place = (b == b[distance.argmin()]).all(1) & np.isfinite(distance)
+        nearest.append(_equal_weights(_thin(np.flatnonzero(place))))
+        if len(names) == 1:
+            lines.append(_interpolation(at[0], b[:, 0], comparable, axes[names[0]]))
+    yield NEAREST, nearest
+    if lines:
+        yield f"{LINEAR}{names[0]}", lines
 
 
 def _numeric_axes(model: Measuring, table: Table, wanted: Table) -> dict[str, float | None]:
@@ -241,19 +247,24 @@ def _of_same_id(column: str, table: Table, wanted: Table, otherwise: Weights) ->
     return [means[name] for name in wanted.ids(column).tolist()]
 
 
-def _comparable_rows(wanted: Table, table: Table, columns: list[str], objects: str | None) -> np.ndarray:
-    """Mask of the training rows from which a wanted row may be predicted, (wanted, training).
+def _comparable_rows(wanted: Table, table: Table, columns: list[str], objects: str | None) -> Iterator[np.ndarray]:
+    """For every wanted row, the mask of the training rows from which it may be predicted, (training,).
 
     Rows with the same ids in all columns; if there are none, rows of the same object; else all rows.
     """
-    same_object = np.ones((len(wanted), len(table)), dtype=bool)
-    same_ids = same_object.copy()
+    codes = []
     for column in dict.fromkeys(columns):
-        equal = np.asarray(wanted.ids(column)[:, None] == table.ids(column)[None, :])  # (wanted, training)
-        same_ids &= equal
-        same_object = equal if column == objects else same_object
-    found = np.where(same_ids.any(1, keepdims=True), same_ids, same_object)
-    return found | ~found.any(1, keepdims=True)  # all rows for an id that was not in training
+        known, levels = table.coded_ids(column)  # (training,)
+        number = {level: code for code, level in enumerate(levels.tolist())}
+        codes.append((column, known, [number.get(name, -1) for name in wanted.ids(column).tolist()]))
+    everything = np.ones(len(table), dtype=bool)
+    for n in range(len(wanted)):
+        same_ids = same_object = everything
+        for column, known, asked in codes:
+            equal = known == asked[n]
+            same_ids, same_object = same_ids & equal, equal if column == objects else same_object
+        found = same_ids if same_ids.any() else same_object
+        yield found if found.any() else everything  # all rows for an id that was not in training
 
 
 def _thin(rows: np.ndarray) -> np.ndarray:

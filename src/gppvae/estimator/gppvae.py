@@ -452,7 +452,7 @@ class GPPVAE(Plotting, Measuring):
 
     def _prediction(self, table: Any, mean: np.ndarray, std: np.ndarray | None) -> Prediction:
         """A prediction, as DataFrames if the samples and the rows were DataFrames."""
-        names, least = self.sample_names_ if self.frames_ else None, self._autoencoder.likelihood.values.least_value
+        names, least = self._labels if self.frames_ else None, self._autoencoder.likelihood.values.least_value
         framed_std = None if std is None else framed(std, names, table)
         return Prediction(framed(mean, names, table), framed_std, least_value=least)
 
@@ -540,7 +540,7 @@ class GPPVAE(Plotting, Measuring):
         generator = torch.Generator().manual_seed(derive_seed(self._seed_of(seed), 4))
         rows = model.prior.code(rows_table)
         found = self._imputer(self.trust_).run(data, rows, n_samples, include_noise, generator, out)
-        parts = {name: framed(getattr(found, name), self.sample_names_, samples) for name in ("mean", "std")}
+        parts = {name: framed(getattr(found, name), self._labels, samples) for name in ("mean", "std")}
         return replace(found, **parts)
 
     @torch.no_grad()
@@ -580,7 +580,7 @@ class GPPVAE(Plotting, Measuring):
                 known = table is not None
                 before = normal_at(model, weights, batch.rows) if known else typical(model.prior, len(batch))
                 arrays.put(mean=to_input_layout(refined_reconstruction(model, batch, before), data.layout_in))
-        return framed(arrays["mean"], self.sample_names_, samples)
+        return framed(arrays["mean"], self._labels, samples)
 
     @torch.no_grad()
     @readable_algebra()

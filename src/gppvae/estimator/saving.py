@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -29,6 +30,7 @@ from gppvae.training.checkpoint import check_finite, read_tensors, under, write_
 from gppvae.training.distributed import first_process
 from gppvae.training.folder import provenance
 
+INTEGER = re.compile(r"-?\d{1,18}")
 MAX_VALUES = 2**31  # of one sample
 PROBES = 64  # rows at which predictions of a loaded model must be finite
 
@@ -69,6 +71,9 @@ def _check_meta(meta: dict[str, Any]) -> None:
     fits_names = isinstance(names, list) and len(shape) == 1 and len(names) == shape[0]
     if names is not None and not (fits_names and all(isinstance(name, str) for name in names)):
         raise ValueError(f"names is {shown(names)} for samples of shape {shape}")
+    whole_numbers = meta.get("integer_names", False)
+    if not isinstance(whole_numbers, bool) or (whole_numbers and not all(map(INTEGER.fullmatch, names or [""]))):
+        raise ValueError(f"integer_names is {shown(whole_numbers)} for the names {shown(names)}")
     if not isinstance(meta.get("frames", False), bool):
         raise ValueError(f"frames is {shown(meta['frames'])}")
     if meta["kind"] == "gppvae" and set(meta["described"]) != {"kernel", "learned", "columns"}:

@@ -38,6 +38,8 @@ class Global(Inference):
 
     def __init__(self, model: GPPriorVAE, std: float = 0.01) -> None:
         super().__init__(model)
+        if not isinstance(std, (int, float)) or not 0.0 < std < math.inf:
+            raise ValueError(f"global needs a std above 0, got {std!r}; use for example 0.01")
         sizes = [(group.rank, group.n_latents) for group in model.prior.groups]
         self.means = nn.ParameterList([torch.zeros(size, dtype=torch.float64) for size in sizes])
         self.log_stds = nn.ParameterList([torch.full(size, math.log(std), dtype=torch.float64) for size in sizes])

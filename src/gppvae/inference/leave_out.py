@@ -50,8 +50,8 @@ class LeaveOut(Inference):
 
     def __init__(self, model: GPPriorVAE, share: float = 0.5, what: str = ROWS, together: str | None = None) -> None:
         super().__init__(model)
-        if not 0.0 < share <= 1.0:
-            raise ValueError(f"leave_out needs a share above 0 and at most 1, got {share}; use for example 0.5")
+        if not isinstance(share, (int, float)) or not 0.0 < share <= 1.0:
+            raise ValueError(f"leave_out needs a share above 0 and at most 1, got {share!r}; use for example 0.5")
         self.share, self.what, self.together = share, what, together
         self.latents: Tensor
         self.register_buffer("latents", torch.zeros(0, dtype=torch.float64))

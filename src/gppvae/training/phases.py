@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -52,10 +53,11 @@ def optimizer_groups(
 
 
 def check_phases(phases: list[Phase]) -> None:
-    """Raise ValueError unless some phase computes q(B), before every phase that needs one."""
+    """Raise ValueError unless some phase computes q(B), before every phase that needs one; options are checked too."""
     conditioned = False
     for phase in phases:
         kind = phase.kind
+        _check_options(phase)
         if kind.follows and not conditioned:
             makers = ", ".join(name for name, inference in INFERENCES.items() if inference.conditions)
             raise ValueError(
@@ -65,3 +67,15 @@ def check_phases(phases: list[Phase]) -> None:
         conditioned = conditioned or kind.conditions
     if not conditioned:
         raise ValueError("expected a phase that fits the Gaussian process, got none; raise gp_epochs or epochs")
+
+
+def _check_options(phase: Phase) -> None:
+    """Raise ValueError unless the inference of a phase takes its options: the phase may begin after hours."""
+    known = list(inspect.signature(phase.kind).parameters.values())[1:]  # without the model
+    unknown = [name for name in phase.options if name not in [p.name for p in known]]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in known):
+        words = ", ".join(p.name for p in known) or "none"
+        raise ValueError(
+            f"phase {phase.name!r} needs options of {phase.kind.name}, which takes {words}, got {unknown[0]!r}; "
+            "correct its options"
+        )
