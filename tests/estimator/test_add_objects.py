@@ -376,6 +376,10 @@ def test_a_bernoulli_model_takes_new_objects() -> None:
     mine = ~trained_rows(table)
     found = model.predict(table[mine], n_samples=20)
     assert found.std is not None and found.mean.min() >= 0.0 and found.mean.max() <= 1.0
+    noisy = model.predict(table[mine], n_samples=20, include_noise=True)
+    assert noisy.std is not None and (noisy.mean + 2.0 * noisy.std).max() > 1.0
+    low, high = noisy.interval(0.95)
+    assert low.min() >= 0.0 and high.max() == 1.0
     assert np.mean((found.mean - images[mine]) ** 2) < 0.5 * images.var(0).mean()
 
 

@@ -452,9 +452,10 @@ class GPPVAE(Plotting, Measuring):
 
     def _prediction(self, table: Any, mean: np.ndarray, std: np.ndarray | None) -> Prediction:
         """A prediction, as DataFrames if the samples and the rows were DataFrames."""
-        names, least = self._labels if self.frames_ else None, self._autoencoder.likelihood.values.least_value
+        names, values = self._labels if self.frames_ else None, self._autoencoder.likelihood.values
         framed_std = None if std is None else framed(std, names, table)
-        return Prediction(framed(mean, names, table), framed_std, least_value=least)
+        found = Prediction(framed(mean, names, table), framed_std)
+        return replace(found, least_value=values.least_value, most_value=values.most_value)
 
     @torch.no_grad()
     @readable_algebra()

@@ -24,7 +24,8 @@ class Prediction:
             Both are DataFrames if the samples and the rows were DataFrames.
         widths: half-widths of the central intervals of 50, 80 and 90%, in std, (3,): those of the normal distribution,
             or, with noise that was measured, those of the errors, whose tails are often heavier.
-        least_value: smallest possible value of a sample, where intervals end: 0 for counts.
+        least_value, most_value: smallest and largest possible value of a sample, where intervals end: 0 and inf for
+            counts, 0 and 1 for the Bernoulli likelihood.
 
     Example:
         >>> import numpy as np
@@ -41,6 +42,7 @@ class Prediction:
     std: np.ndarray | None
     widths: np.ndarray = field(default_factory=NORMAL.copy)
     least_value: float = -math.inf
+    most_value: float = math.inf
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of the central interval at a level, for every value.
@@ -52,7 +54,7 @@ class Prediction:
         if self.std is None:
             raise ValueError("an interval needs a std, got none; predict with draws, for example n_samples=64")
         half = self.std * float(half_width(level, self.widths))
-        return (self.mean - half).clip(self.least_value), self.mean + half
+        return (self.mean - half).clip(self.least_value), (self.mean + half).clip(None, self.most_value)
 
     def __repr__(self) -> str:
         return prediction_text(self)
