@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.display import prediction_html, prediction_text
 from gppvae.estimator.outputs import Folder, Outputs
+from gppvae.estimator.prediction import central_interval
 from gppvae.inference.observation_weight import Trust, choose_trust, hide_as_elsewhere, hide_sides
 from gppvae.inference.row_latents import STEPS, Observed, RowLatents
 from gppvae.inference.value_noise import MAX_VALUES, noise_covariance, rows_enough
@@ -37,11 +39,22 @@ class Imputation:
     Attributes:
         mean: (N, ...), observed values unchanged.  std: 0 where observed.
         draws: (n_samples, N, ...), observed values unchanged; None without draws.
+        least_value, most_value: smallest and largest possible value of a sample, where intervals end.
     """
 
     mean: np.ndarray
     std: np.ndarray
     draws: np.ndarray | None
+    least_value: float = -math.inf
+    most_value: float = math.inf
+
+    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper end of the central interval at a level, for every value; an observed value is both ends.
+
+        With `include_noise`, as by default, it contains about that share of the missing values.
+        """
+        # Normal: the widths of `Prediction` are those of errors whose size is not known from values beside them.
+        return central_interval(self.mean, self.std, level, (self.least_value, self.most_value))
 
     def __repr__(self) -> str:
         return prediction_text(self)
@@ -178,7 +191,8 @@ class Imputer:
                     kept = [to_input_layout(torch.where(mask, batch.y, draw), data.layout_in) for draw in stretched]
                     drawn.put(draws=torch.stack(kept, dim=1))  # (B, n_samples, ...)
         draws_first = np.moveaxis(drawn["draws"], 1, 0) if n_samples else None
-        return Imputation(arrays["mean"], arrays["std"], draws_first)
+        values = self.likelihood
+        return Imputation(arrays["mean"], arrays["std"], draws_first, values.least_value, values.most_value)
 
 
 @torch.no_grad()

@@ -50,17 +50,28 @@ class Prediction:
         After `predict(..., include_noise=True)` it contains about that share of the values of new samples; without
         noise it is an interval of the mean sample.
         """
-        share("level", level, "0.9")
         if self.std is None:
             raise ValueError("an interval needs a std, got none; predict with draws, for example n_samples=64")
-        half = self.std * float(half_width(level, self.widths))
-        return (self.mean - half).clip(self.least_value), (self.mean + half).clip(None, self.most_value)
+        return central_interval(self.mean, self.std, level, (self.least_value, self.most_value), self.widths)
 
     def __repr__(self) -> str:
         return prediction_text(self)
 
     def _repr_html_(self) -> str:
         return prediction_html(self)
+
+
+def central_interval(
+    mean: np.ndarray, std: np.ndarray, level: float, ends: tuple[float, float], widths: np.ndarray = NORMAL
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper end of the central interval at a level, for every value; arrays or DataFrames.
+
+    Args:
+        ends: smallest and largest possible value.  widths: half-widths at `LEVELS`, in std, (3,).
+    """
+    share("level", level, "0.9")
+    half = std * float(half_width(level, widths))
+    return (mean - half).clip(ends[0]), (mean + half).clip(None, ends[1])
 
 
 def moments(draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool) -> tuple[Tensor, Tensor]:
