@@ -14,6 +14,7 @@ from gppvae import GPPVAE
 from gppvae.estimator import new_objects
 from gppvae.kernels import Learned
 from gppvae.models.objects import learned_by_column
+from gppvae.models.remainders import Remainders
 from tiny import KERNEL, SIZE, spots
 
 SETTINGS: dict[str, Any] = {
@@ -260,7 +261,8 @@ class Snapshot:
     """Everything add_objects may touch."""
 
     def __init__(self, model: GPPVAE) -> None:
-        self.model, self.state = model, state(model)
+        self.model, self.state, self.posterior = model, state(model), model.posterior_
+        self.errors = {key: own.coefficients.clone() for key, own in model.remainders_.kept.items()}
         self.leaves = [(leaf, leaf.x, list(leaf.levels), leaf.n_added) for leaf in leaves(model)]
 
     def assert_unchanged(self) -> None:
@@ -269,6 +271,9 @@ class Snapshot:
         assert all(torch.equal(now[name], value) for name, value in self.state.items())
         for leaf, x, levels, n_added in self.leaves:
             assert leaf.x is x and leaf.levels == levels and leaf.n_added == n_added
+        errors = self.model.remainders_.kept
+        assert self.model.posterior_ is self.posterior and errors.keys() == self.errors.keys()
+        assert all(torch.equal(errors[key].coefficients, value) for key, value in self.errors.items())
 
 
 def with_nan(images: np.ndarray) -> np.ndarray:
@@ -361,6 +366,26 @@ def test_a_stop_on_the_way_changes_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(new_objects.ObjectFit, "run", run)
+        with pytest.raises(stop):
+            model.add_objects(*views(4))
+    before.assert_unchanged()
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_a_stop_where_errors_are_stored_changes_nothing(
+    model: GPPVAE, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException], late: bool
+) -> None:
+    model.add_objects(*views(1))
+    before, keep = Snapshot(model), Remainders.keep
+
+    def stopped(self: Remainders, *args: Any) -> None:
+        if late:
+            keep(self, *args)
+        raise stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Remainders, "keep", stopped)
         with pytest.raises(stop):
             model.add_objects(*views(4))
     before.assert_unchanged()

@@ -29,10 +29,10 @@ from gppvae.estimator.choices import PATIENCE, TOLERANCE
 from gppvae.estimator.cost import log_cost, warn_missing_variance
 from gppvae.estimator.explain import ROWS, explain
 from gppvae.estimator.explanation import Explanation
+from gppvae.estimator.extending import Extending
 from gppvae.estimator.impute import Imputation
 from gppvae.estimator.kernel_summary import describe_fit
-from gppvae.estimator.measuring import Measuring, releasing
-from gppvae.estimator.new_objects import NewSamples, add_objects, update
+from gppvae.estimator.measuring import releasing
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.plan import Plan, plan_fit, rows_held_out
 from gppvae.estimator.plotting import Plotting
@@ -81,7 +81,7 @@ KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
 @dataclass(eq=False, repr=False)
-class GPPVAE(Plotting, Measuring):
+class GPPVAE(Plotting, Extending):
     """Gaussian process prior VAE: z = f(row) + noise with f ~ GP(0, kernel), y = decoder(z) + noise.
 
     Args:
@@ -294,45 +294,6 @@ class GPPVAE(Plotting, Measuring):
     def _chooses(self) -> bool:
         """Whether inference and length of training are chosen from the data."""
         return self.phases is None and isinstance(self.inference, str) and self.inference == AUTO
-
-    @readable_algebra()
-    def add_objects(self, samples: Any, table: Any, steps: int = 30) -> list[str]:
-        """Learn ids that were not in the training set from a few samples of each, so that predict() accepts them.
-
-        Args:
-            samples: of the new objects.  table: their rows; new ids in one Learned or Categorical column, all other
-                columns as in training. An id that was added before is learned again.
-            steps: maximum number of Gauss-Newton steps through the decoder; they stop when the loss hardly decreases.
-
-        Returns:
-            The ids that were added.
-        """
-        whole("steps", steps, 0)
-        data = self._samples(samples)
-        self._autoencoder.likelihood.check(*data.check(), data.integers)
-        likelihoods = self._object_likelihood(), self._autoencoder.likelihood.values
-        new = NewSamples(data, Table(table), *likelihoods, self._rows_per_batch)
-        column, ids, self.posterior_ = add_objects(self._fitted, new, self.remainders_, steps)
-        self._keep_remainders(data, Table(table), column, ids)
-        return ids
-
-    @readable_algebra()
-    def update(self, samples: Any, table: Any, steps: int = 5) -> None:
-        """Condition on further samples of known ids, at any rows, without training.
-
-        The weights q(B) and the vectors of the ids in the table are conditioned on the samples through the decoder;
-        networks, kernel and noise do not change. For new ids use add_objects(). Give each sample once.
-
-        Args:
-            samples: not used before.  table: their rows.
-            steps: Gauss-Newton steps through the decoder.
-        """
-        whole("steps", steps, 1)
-        data = self._samples(samples)
-        self._autoencoder.likelihood.check(*data.check(), data.integers)
-        self.posterior_ = update(
-            self._fitted, data, Table(table), self._autoencoder.likelihood.values, self._rows_per_batch, steps
-        )
 
     @classmethod
     def resume(cls, out: str | os.PathLike[str], samples: Any, table: Any, **options: Any) -> GPPVAE:

@@ -130,6 +130,10 @@ class Remainders:
     kept: dict[tuple[str, str], ObjectResiduals] = field(default_factory=dict)
     taken: dict[tuple[str, str], list[ConditionedRows | None]] = field(default_factory=dict)
 
+    def copy(self) -> Remainders:
+        """The same, with dicts of its own."""
+        return replace(self, kept=dict(self.kept), taken=dict(self.taken))
+
     @torch.no_grad()
     def keep(self, prior: LatentPrior, column: str, ids: list[str], rows: Rows, errors: Tensor, unit: Tensor) -> None:
         """Store the errors at the samples of these ids, (N, *shape), in place of earlier ones. Cost: O(k^3) per id.
