@@ -1,5 +1,7 @@
 """What samples of an added object differ by from the prediction: kriging by dense algebra, and what it is worth."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -143,6 +145,47 @@ def model() -> GPPVAE:
     settings = {"latent_dim": 6, "network": "mlp", "width": 64, "pixel_var": 0.05, "epochs": 40, "lr": 3e-3}
     kernel = "Learned(object, 4) * Periodic(angle, 360)"
     return GPPVAE(kernel, batch_size=32, **settings).fit(*turning(10, 0), progress=False)
+
+
+@pytest.mark.parametrize("measured", [True, False])
+@pytest.mark.parametrize("include_noise", [True, False])
+def test_draws_at_added_objects_scatter_as_the_prediction_says(
+    model: GPPVAE, include_noise: bool, measured: bool
+) -> None:
+    model = copy.deepcopy(model)
+    if not measured:
+        model.calibration_ = None
+    images, table = turning(2, 1)
+    given = table["angle"].to_numpy() % 180.0 == 0.0
+    model.add_objects(images[given], table[given])
+    rows = pd.concat([table[~given], turning(2, 0)[1]])
+    said = model.predict(rows, 800, include_noise=include_noise, seed=3)
+    drawn = model.sample(rows, 800, include_noise=include_noise, seed=4)
+    size = [np.sqrt(np.mean(std**2, axis=(1, 2))) for std in (drawn.std(0), said.std)]
+    np.testing.assert_allclose(size[0], size[1], rtol=0.1)
+    np.testing.assert_allclose(drawn.mean(0), said.mean, atol=0.2 * said.std.max())
+    alone = copy.deepcopy(model)
+    alone.remainders_.kept.clear()
+    without = alone.predict(rows, 800, include_noise=include_noise, seed=3)
+    assert np.mean(said.std[:28] ** 2) > 1.05 * np.mean(without.std[:28] ** 2)  # what kriging leaves is part of it
+    np.testing.assert_array_equal(alone.sample(rows[28:], 3, seed=4), model.sample(rows[28:], 3, seed=4))
+
+
+def test_a_draw_of_what_is_left_is_one_pattern_per_object(model: GPPVAE) -> None:
+    """The same at rows of one object up to a factor, however rows are cut; and another one for another object."""
+    model = copy.deepcopy(model)
+    images, table = turning(2, 1)
+    model.add_objects(images[[0, 16]], table.iloc[[0, 16]])
+    rows = model.prior_.code(Table(table))
+    kriged = model.remainders_.at(model.prior_, rows, (1, 8, 8))
+    assert kriged is not None
+    draws = [model.remainders_.draw(model.prior_, rows, (1, 8, 8), seed) for seed in range(2000)]
+    std = torch.stack(draws).std(0)
+    torch.testing.assert_close(std, kriged[1].sqrt().float().reshape(-1, 1, 1, 1).expand_as(std), rtol=0.1, atol=1e-3)
+    one = draws[0].flatten(1)
+    alike = torch.corrcoef(one[[3, 7, 19]])
+    assert alike[0, 1] > 0.999 and alike[0, 2].abs() < 0.5
+    torch.testing.assert_close(model.remainders_.draw(model.prior_, rows[5:9], (1, 8, 8), 0), draws[0][5:9])
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 8])

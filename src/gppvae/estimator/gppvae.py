@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ from gppvae.estimator.measuring import releasing
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.plan import Plan, plan_fit, rows_held_out
 from gppvae.estimator.plotting import Plotting
-from gppvae.estimator.prediction import Prediction, mean_and_std, noise_std, with_noise
+from gppvae.estimator.prediction import Prediction, kriged_scale, mean_and_std, noise_std, with_noise
 from gppvae.estimator.saving import (
     check_network_sizes,
     check_same_kernel,
@@ -430,6 +430,8 @@ class GPPVAE(Plotting, Extending):
     ) -> np.ndarray:
         """Draws of whole functions at rows, from the posterior or from the prior.
 
+        At rows of added objects they scatter as `predict` says, too: by what is unknown of the errors carried over.
+
         Args:
             table: rows; ids known from training, numbers of any value.  n_samples: number of draws.
             prior: draw from the prior, as before any data.
@@ -452,8 +454,9 @@ class GPPVAE(Plotting, Extending):
             decoded = []
             kriged = None if prior else self.remainders_.at(model.prior, chunk, self.shape_)
             errors = None if measured is None else self._noise_std(chunk, measured, kriged, seed)
+            left = self._kriged_draws(chunk, kriged, n_samples if measured is None else 0, seed)
             for drawn, var in decode_draws(model, draws, chunk, generator, vectors):
-                mean = drawn if kriged is None else drawn + kriged[0].to(drawn)
+                mean = drawn if kriged is None else drawn + (kriged[0] + next(left, 0.0)).to(drawn)
                 if measured is not None and errors is not None:
                     mean = with_noise(mean, errors, measured.widths, generator)
                 elif include_noise:
@@ -467,10 +470,25 @@ class GPPVAE(Plotting, Extending):
         self, rows: Rows, measured: Calibration, kriged: tuple[Tensor, Tensor] | None, seed: int | None
     ) -> np.ndarray:
         """Standard deviation of errors and noise at rows, (N, *shape), from draws of their own."""
+        uncertainty = relative_std(*self._fitted, rows)
+        return noise_std(self._apart(rows, seed), measured, self._unit(), uncertainty, kriged)
+
+    def _kriged_draws(
+        self, rows: Rows, kriged: tuple[Tensor, Tensor] | None, n: int, seed: int | None
+    ) -> Iterator[Tensor]:
+        """n draws of what kriging leaves of the errors at rows, (N, *shape) each; none where it leaves nothing."""
+        if n == 0 or kriged is None or not kriged[1].any():
+            return
+        scale = kriged_scale(self._apart(rows, seed), self._unit()).cpu()
+        for draw in range(n):
+            own = derive_seed(self._seed_of(seed), 6, draw)
+            yield scale * self.remainders_.draw(self.prior_, rows, self.shape_, own)
+
+    def _apart(self, rows: Rows, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Means and variances at rows of NOISE_DRAWS draws apart from those that are given out."""
         model, weights = self._fitted
         draws, generator, vectors = self._draws(weights, NOISE_DRAWS, derive_seed(self._seed_of(seed), 5))
-        decoded = decode_draws(model, draws, rows, generator, vectors)
-        return noise_std(decoded, measured, self._unit(), relative_std(model, weights, rows), kriged)
+        return decode_draws(model, draws, rows, generator, vectors)
 
     @readable_algebra()
     def impute(

@@ -141,8 +141,16 @@ def _with_kriged(var: Tensor, kriged: Tensor, unit: np.ndarray, measured: Calibr
     cover as they say, and a mean square is larger if errors have heavy tails.
     """
     kriged = kriged if measured is None else kriged / measured.rms**2
+    return var + kriged.reshape(-1, *(1 for _ in var.shape[1:])).to(var) * _shares(var, unit)
+
+
+def _shares(var: Tensor, unit: np.ndarray) -> Tensor:
+    """Variance of each value, (N, *shape), of errors of variance one in units, over a sample: where draws spread."""
     scale = torch.from_numpy(unit).to(var) ** 2
     own = (var / scale).clamp_min(LEAST_STD**2)
-    per_sample = (-1, *(1 for _ in var.shape[1:]))  # (N, 1, ...)
-    share = own / own.flatten(1).mean(1).reshape(per_sample)  # of mean 1 over a sample
-    return var + kriged.reshape(per_sample).to(var) * share * scale
+    return own / own.flatten(1).mean(1).reshape(-1, *(1 for _ in var.shape[1:])) * scale  # shares have mean 1
+
+
+def kriged_scale(draws: Iterable[tuple[Tensor, Tensor]], unit: np.ndarray) -> Tensor:
+    """Factor of each value, (N, *shape), for draws of kriged errors in units to scatter as `mean_and_std` says."""
+    return _shares(moments(draws, include_noise=False)[1], unit).sqrt()

@@ -14,6 +14,7 @@ Source: docs/math.md, "Objects that were not in the training set".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
+from gppvae.data.batches import derive_seed
 from gppvae.data.table import Rows
 from gppvae.kernels import Learned
 from gppvae.models.objects import id_columns, learned_by_column, level_of, using_vectors
@@ -108,6 +110,10 @@ class ObjectResiduals:
         """h(kappa), in the shape of kappa."""
         return covariogram_terms(kappa) @ self.shared[1:]
 
+    def variance(self, c: Tensor) -> Tensor:
+        """What kriging leaves at rows with the covariances c, h(1) - c'C^-1 c: (n, k) -> (n,)."""
+        return (self.shared[1:].sum() - ((c @ self.inverse) * c).sum(1)).clamp_min(0.0)
+
     def tensors(self) -> dict[str, Tensor]:
         return dict(vars(self))
 
@@ -162,19 +168,35 @@ class Remainders:
         if not self.kept:
             return None
         total, variance = torch.zeros(len(rows), *shape), torch.zeros(len(rows), dtype=torch.float64)
-        for column, leaves in learned_by_column(prior).items():
-            names = [name for known, name in self.kept if known == column and name in leaves[0].levels]
-            level = level_of(leaves, rows)
-            for name in names:
-                here = torch.nonzero(level == leaves[0].levels.index(name)).squeeze(1)
-                if len(here):
-                    kept, at = self.kept[column, name], here.cpu()
-                    kappa = unit_features(prior, leaves, rows[here]) @ kept.features.T  # (n, k)
-                    c = kept.covariance(kappa)  # (n, k)
-                    total[at] += (c.to(kept.coefficients) @ kept.coefficients.flatten(1)).reshape(-1, *shape)
-                    left = kept.shared[1:].sum() - ((c @ kept.inverse) * c).sum(1)  # h(1) - c'C^-1 c, (n,)
-                    variance[at] += left.clamp_min(0.0).cpu()
+        for key, at, c in self._covariances(prior, rows):
+            coefficients = self.kept[key].coefficients
+            total[at] += (c.to(coefficients) @ coefficients.flatten(1)).reshape(-1, *shape)
+            variance[at] += self.kept[key].variance(c).cpu()
         return total, variance
+
+    @torch.no_grad()
+    def draw(self, prior: LatentPrior, rows: Rows, shape: tuple[int, ...], seed: int) -> Tensor:
+        """A draw of what is left of the errors at rows, with mean zero and the variance of `at`, (N, *shape), in units.
+
+        One pattern per object, of independent values, times the standard deviation at each row: a draw is one function
+        of the row, as draws of the latents are.
+        """
+        found, numbers = torch.zeros(len(rows), *shape), {key: number for number, key in enumerate(self.kept)}
+        for key, at, c in self._covariances(prior, rows):
+            generator = torch.Generator().manual_seed(derive_seed(seed, numbers[key]))
+            std = self.kept[key].variance(c).sqrt().to(found)
+            found[at] += std.reshape(-1, *(1 for _ in shape)) * torch.randn(shape, generator=generator)
+        return found
+
+    def _covariances(self, prior: LatentPrior, rows: Rows) -> Iterator[tuple[tuple[str, str], Tensor, Tensor]]:
+        """Per object with samples: its key, where its rows are, (n,), and c of these rows, (n, k)."""
+        for column, leaves in learned_by_column(prior).items():
+            level = level_of(leaves, rows)
+            for key in [(known, name) for known, name in self.kept if known == column and name in leaves[0].levels]:
+                here = torch.nonzero(level == leaves[0].levels.index(key[1])).squeeze(1)
+                if len(here):
+                    kappa = unit_features(prior, leaves, rows[here]) @ self.kept[key].features.T  # (n, k)
+                    yield key, here.cpu(), self.kept[key].covariance(kappa)
 
     def follow(self, prior: LatentPrior, moves: list[Move | None]) -> None:
         """Reorder stored features after ids of a column were added or dropped, which changes H."""
