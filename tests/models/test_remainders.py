@@ -10,6 +10,7 @@ from scipy.optimize import lsq_linear
 
 from gppvae import GPPVAE
 from gppvae.data.table import Table
+from gppvae.inference.observation_weight import Trust
 from gppvae.kernels import FreeForm, Learned
 from gppvae.models.remainders import Covariogram, Remainders, ResidualCovariance, directions, measure, rows_to_compare
 from gppvae.prior.latent_prior import LatentPrior
@@ -125,6 +126,14 @@ def test_given_samples_tell_how_alike_errors_are_as_far_as_their_values_are_inde
 # -- objects unlike those of training
 
 
+def given_and_asked(model: GPPVAE, every: float = 90.0) -> tuple[GPPVAE, np.ndarray, pd.DataFrame]:
+    """A copy of the model with objects added from some views, and samples and rows of the others."""
+    model, (images, table) = copy.deepcopy(model), turning(6, 1)
+    given = table["angle"].to_numpy() % every == 0.0
+    model.add_objects(images[given], table[given])
+    return model, images[~given], table[~given]
+
+
 def turning(n_objects: int, seed: int, n_views: int = 16) -> tuple[np.ndarray, pd.DataFrame]:
     """Images of 8 x 8 of objects with a texture of their own, part of which turns: no few of them span the others."""
     rng = np.random.default_rng(seed)
@@ -145,6 +154,55 @@ def model() -> GPPVAE:
     settings = {"latent_dim": 6, "network": "mlp", "width": 64, "pixel_var": 0.05, "epochs": 40, "lr": 3e-3}
     kernel = "Learned(object, 4) * Periodic(angle, 360)"
     return GPPVAE(kernel, batch_size=32, **settings).fit(*turning(10, 0), progress=False)
+
+
+def test_what_is_imputed_at_an_added_object_has_its_errors(model: GPPVAE) -> None:
+    model, images, table = given_and_asked(model, every=180.0)
+    missing = np.random.default_rng(0).random(images.shape) < 0.5
+    gaps = np.where(missing, np.float32(np.nan), images)
+    found = model.impute(gaps, table)
+    alone = copy.deepcopy(model)
+    alone.remainders_.kept.clear()
+    without = alone.impute(gaps, table)
+
+    def error(mean: np.ndarray) -> float:
+        return float(np.mean((mean - images)[missing] ** 2))
+
+    assert error(found.mean) < 0.8 * error(without.mean)
+    assert error(found.mean) < error(model.predict(table).mean)
+    distance = ((images - found.mean) / np.where(missing, found.std, 1.0))[missing]
+    assert 0.7 < np.sqrt(np.mean(distance**2)) < 1.4
+
+
+def test_with_nothing_observed_an_added_object_is_imputed_as_it_is_predicted(model: GPPVAE) -> None:
+    model, images, table = given_and_asked(model)
+    rows = pd.concat([table, turning(2, 0)[1]])
+    nothing = np.full((len(rows), 8, 8), np.nan)
+    nothing[0, 0, 0] = images[0, 0, 0]  # there must be some value
+    model.trust_ = Trust()
+    found = model.impute(nothing, rows, n_samples=500, include_noise=False, seed=1)
+    np.testing.assert_allclose(found.mean[1:], model.predict(rows).mean[1:], atol=1e-4)
+    said = model.predict(rows, 500, seed=1)  # draws through the curved decoder
+    size = [np.sqrt(np.mean(std**2, axis=(1, 2))) for std in (found.std, said.std, found.draws.std(0))]
+    added = np.arange(len(rows)) < len(table)
+    np.testing.assert_allclose(size[0][added], size[1][added], rtol=0.25)
+    np.testing.assert_allclose(size[2][added], size[1][added], rtol=0.1)
+    alone = copy.deepcopy(model)
+    alone.remainders_.kept.clear()
+    bare = alone.impute(nothing, rows, n_samples=500, include_noise=False, seed=1)
+    np.testing.assert_array_equal(bare.mean[~added], found.mean[~added])
+    np.testing.assert_array_equal(bare.std[~added], found.std[~added])
+
+
+def test_the_score_of_an_added_object_has_its_errors_in_the_mean(model: GPPVAE) -> None:
+    """It is that of the samples without these errors: a shift does not change a density."""
+    model, images, table = given_and_asked(model)
+    alone = copy.deepcopy(model)
+    alone.remainders_.kept.clear()
+    errors = model.predict(table).mean - alone.predict(table).mean
+    assert model.score(images, table) == pytest.approx(alone.score(images - errors, table), rel=1e-5)
+    assert model.score(images, table) > alone.score(images, table) + 10.0
+    assert model.score(*turning(2, 0)) == alone.score(*turning(2, 0))
 
 
 @pytest.mark.parametrize("measured", [True, False])

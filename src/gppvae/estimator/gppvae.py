@@ -503,7 +503,8 @@ class GPPVAE(Plotting, Extending):
         """Impute missing values (NaN) of samples, given their rows and observed values; a DataFrame for a DataFrame.
 
         The GP's prediction at a row is the prior of its latents, which is conditioned on the observed values. At
-        training rows that prediction was itself conditioned on the sample, so its std is slightly too small there.
+        training rows that prediction was itself conditioned on the sample, so its std is slightly too small there. At
+        rows of added objects it has the errors carried over, as in `predict`, with their variance.
 
         Args:
             samples: with NaN for missing values, whatever `missing` is.  table: their rows, as in `predict`.
@@ -565,12 +566,16 @@ class GPPVAE(Plotting, Extending):
     @torch.no_grad()
     @readable_algebra()
     def score(self, samples: Any, table: Any) -> float:
-        """Mean lower bound on log p(y | row, training data) per sample, in nats; higher is better."""
+        """Mean lower bound on log p(y | row, training data) per sample, in nats; higher is better.
+
+        At rows of added objects the mean has the errors carried over, as in `predict`. The noise stays that of
+        training, without the variance of these errors, for which the likelihood has no form.
+        """
         model, weights = self._fitted
         data, rows_table = self._samples(samples), Table(table)
         data.check()
         same_length(data, rows_table)
-        return predictive_bound(model, weights, self._epoch(data, model.prior.code(rows_table)))
+        return predictive_bound(model, weights, self._epoch(data, model.prior.code(rows_table)), self.remainders_)
 
     @torch.no_grad()
     @readable_algebra()

@@ -17,12 +17,13 @@ from gppvae.estimator.display import prediction_html, prediction_text
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.prediction import central_interval
 from gppvae.inference.observation_weight import Trust, choose_trust, hide_as_elsewhere, hide_sides
-from gppvae.inference.row_latents import STEPS, Observed, RowLatents
+from gppvae.inference.row_latents import LEAST_VARIANCE, STEPS, Observed, RowLatents
 from gppvae.inference.value_noise import MAX_VALUES, noise_covariance, rows_enough
 from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import jacobian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import latents_at
+from gppvae.models.remainders import Remainders
 from gppvae.prior.posterior import LatentPosterior
 
 JACOBIAN_BYTES = 64 << 20  # of the decoder's Jacobians, over the rows of a batch
@@ -84,6 +85,7 @@ class Imputer:
 
     Attributes:
         model, weights: fitted.  likelihood: of values, with measured noise.
+        remainders: errors of added objects, which are carried over to their other rows.
         noise: covariance of the noise of the values, (K, K), or None.
         default_trust: trust in observed values if it cannot be chosen on the samples to impute.
     """
@@ -91,6 +93,7 @@ class Imputer:
     model: GPPriorVAE
     weights: LatentPosterior
     likelihood: Likelihood
+    remainders: Remainders
     noise: Tensor | None
     default_trust: Trust
 
@@ -106,14 +109,28 @@ class Imputer:
         prior = latents_at(model, self.weights, batch.rows)
         assert batch.mask is not None, "samples to impute have masks"
         known = Observed(batch.y, batch.mask, model.autoencoder.sizes(batch), prior.mean, prior.var + prior.noise)
+        kriged = self.remainders.at(model.prior, batch.rows, tuple(batch.y.shape[1:]))
+        if kriged is not None:
+            carried, var = kriged[0].to(batch.y), kriged[1].to(prior.mean)
+            known = replace(known, carried=carried, unsure=var / self._noise_size(prior.mean))
         encoded = model.prior.to_gp(model.autoencoder.encode(batch.y, batch.mask)[0])
         return RowLatents(model.autoencoder, self.likelihood, known, self.noise, (encoded,), weight, steps)
 
+    def _noise_size(self, z: Tensor) -> Tensor:
+        """Variance of the noise, in units, averaged over the values of samples with latents z, (B,) or for all rows."""
+        if self.noise is not None:
+            var = self.noise.diagonal() / self.likelihood.unit.to(self.noise).square()  # (K,)
+            return var.mean()
+        var = self.likelihood.variance(self.model.autoencoder.decode(z)) / self.likelihood.unit.square()  # (B, *shape)
+        return var.flatten(1).mean(1).to(z).clamp_min(LEAST_VARIANCE)
+
     @torch.no_grad()
     def predicted(self, batch: Batch) -> Tensor:
-        """Mean of the samples by the GP's prediction alone."""
+        """Mean of the samples by the GP's prediction alone, with the errors carried over."""
         z = latents_at(self.model, self.weights, batch.rows).mean
-        return self.likelihood.mean(self.model.autoencoder.decode(z, self.model.autoencoder.sizes(batch)))
+        mean = self.likelihood.mean(self.model.autoencoder.decode(z, self.model.autoencoder.sizes(batch)))
+        kriged = self.remainders.at(self.model.prior, batch.rows, tuple(batch.y.shape[1:]))
+        return mean if kriged is None else mean + kriged[0].to(mean)
 
     @torch.no_grad()
     def trust(self, epoch: Epoch, generator: torch.Generator, sides: bool, most: int = TRIAL_ENTRIES) -> Trust | None:

@@ -164,7 +164,7 @@ class Measuring(Estimator):
             log.warning("impute() uses no covariance of errors, since it is not finite (%s)", reason(error))
 
     def _imputer(self, usual: Trust) -> Imputer:
-        return Imputer(*self._fitted, self._measured_likelihood(), self.value_noise_, usual)
+        return Imputer(*self._fitted, self._measured_likelihood(), self.remainders_, self.value_noise_, usual)
 
     def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
         """q(B) with the trained means, and variances from the curvature of the likelihood at the training rows."""
