@@ -349,6 +349,8 @@ def test_one_name_may_be_new_in_two_columns() -> None:
     model.add_objects(images[:6], place)
     assert set(model.remainders_.kept) == {("spot", "7"), ("place", "7")}
     assert torch.equal(model.remainders_.kept["spot", "7"].coefficients, at_person)
+    model.update(images[:1], table[:1].assign(spot="7", place="7"))
+    assert [len(model.remainders_.kept[key].features) for key in (("spot", "7"), ("place", "7"))] == [13, 6]
     for rows in (person, place):
         drawn = model.predict(rows, 4, include_noise=True)
         assert np.isfinite(drawn.mean).all() and np.isfinite(drawn.std).all()
@@ -368,6 +370,25 @@ def test_a_stop_on_the_way_changes_nothing(
         patch.setattr(new_objects.ObjectFit, "run", run)
         with pytest.raises(stop):
             model.add_objects(*views(4))
+    before.assert_unchanged()
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_an_update_that_stops_where_errors_are_stored_changes_nothing(
+    model: GPPVAE, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException]
+) -> None:
+    images, given = views(3)
+    model.add_objects(images[:1], given[:1])
+    before, keep = Snapshot(model), Remainders.keep
+
+    def stopped(self: Remainders, *args: Any) -> None:
+        keep(self, *args)
+        raise stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Remainders, "keep", stopped)
+        with pytest.raises(stop):
+            model.update(images[1:], given[1:])
     before.assert_unchanged()
 
 
