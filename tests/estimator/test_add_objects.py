@@ -14,6 +14,7 @@ from gppvae import GPPVAE
 from gppvae.estimator import new_objects
 from gppvae.kernels import Learned
 from gppvae.models.objects import learned_by_column
+from gppvae.models.remainders import Remainders
 from tiny import KERNEL, SIZE, spots
 
 SETTINGS: dict[str, Any] = {
@@ -260,7 +261,8 @@ class Snapshot:
     """Everything add_objects may touch."""
 
     def __init__(self, model: GPPVAE) -> None:
-        self.model, self.state = model, state(model)
+        self.model, self.state, self.posterior = model, state(model), model.posterior_
+        self.errors = {key: own.coefficients.clone() for key, own in model.remainders_.kept.items()}
         self.leaves = [(leaf, leaf.x, list(leaf.levels), leaf.n_added) for leaf in leaves(model)]
 
     def assert_unchanged(self) -> None:
@@ -269,6 +271,9 @@ class Snapshot:
         assert all(torch.equal(now[name], value) for name, value in self.state.items())
         for leaf, x, levels, n_added in self.leaves:
             assert leaf.x is x and leaf.levels == levels and leaf.n_added == n_added
+        errors = self.model.remainders_.kept
+        assert self.model.posterior_ is self.posterior and errors.keys() == self.errors.keys()
+        assert all(torch.equal(errors[key].coefficients, value) for key, value in self.errors.items())
 
 
 def with_nan(images: np.ndarray) -> np.ndarray:
@@ -344,6 +349,8 @@ def test_one_name_may_be_new_in_two_columns() -> None:
     model.add_objects(images[:6], place)
     assert set(model.remainders_.kept) == {("spot", "7"), ("place", "7")}
     assert torch.equal(model.remainders_.kept["spot", "7"].coefficients, at_person)
+    model.update(images[:1], table[:1].assign(spot="7", place="7"))
+    assert [len(model.remainders_.kept[key].features) for key in (("spot", "7"), ("place", "7"))] == [13, 6]
     for rows in (person, place):
         drawn = model.predict(rows, 4, include_noise=True)
         assert np.isfinite(drawn.mean).all() and np.isfinite(drawn.std).all()
@@ -366,6 +373,45 @@ def test_a_stop_on_the_way_changes_nothing(
     before.assert_unchanged()
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_an_update_that_stops_where_errors_are_stored_changes_nothing(
+    model: GPPVAE, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException]
+) -> None:
+    images, given = views(3)
+    model.add_objects(images[:1], given[:1])
+    before, keep = Snapshot(model), Remainders.keep
+
+    def stopped(self: Remainders, *args: Any) -> None:
+        keep(self, *args)
+        raise stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Remainders, "keep", stopped)
+        with pytest.raises(stop):
+            model.update(images[1:], given[1:])
+    before.assert_unchanged()
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_a_stop_where_errors_are_stored_changes_nothing(
+    model: GPPVAE, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException], late: bool
+) -> None:
+    model.add_objects(*views(1))
+    before, keep = Snapshot(model), Remainders.keep
+
+    def stopped(self: Remainders, *args: Any) -> None:
+        if late:
+            keep(self, *args)
+        raise stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Remainders, "keep", stopped)
+        with pytest.raises(stop):
+            model.add_objects(*views(4))
+    before.assert_unchanged()
+
+
 # -- other likelihoods, missing values, other encoders
 
 
@@ -376,6 +422,10 @@ def test_a_bernoulli_model_takes_new_objects() -> None:
     mine = ~trained_rows(table)
     found = model.predict(table[mine], n_samples=20)
     assert found.std is not None and found.mean.min() >= 0.0 and found.mean.max() <= 1.0
+    noisy = model.predict(table[mine], n_samples=20, include_noise=True)
+    assert noisy.std is not None and (noisy.mean + 2.0 * noisy.std).max() > 1.0
+    low, high = noisy.interval(0.95)
+    assert low.min() >= 0.0 and high.max() == 1.0
     assert np.mean((found.mean - images[mine]) ** 2) < 0.5 * images.var(0).mean()
 
 

@@ -198,6 +198,13 @@ def test_a_level_that_is_none_is_refused(level: Any) -> None:
         Prediction(np.zeros((1, 2)), np.ones((1, 2))).interval(level)
 
 
+def test_intervals_end_where_values_end() -> None:
+    mean, std = np.array([[0.1, 0.5, 0.9]]), np.array([[0.2, 0.1, 0.2]])
+    low, high = Prediction(mean, std, least_value=0.0, most_value=1.0).interval(0.9)
+    np.testing.assert_allclose(low, [[0.0, 0.335515, 0.571029]], atol=1e-5)
+    np.testing.assert_allclose(high, [[0.428971, 0.664485, 1.0]], atol=1e-5)
+
+
 def test_an_interval_needs_a_std() -> None:
     with pytest.raises(ValueError, match="n_samples=64"):
         Prediction(np.zeros((1, 2)), None).interval()

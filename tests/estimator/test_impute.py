@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 from gppvae import GPPVAE, VAE
 from gppvae.estimator.impute import Imputation
@@ -162,6 +163,37 @@ def test_images_are_filled_no_worse_than_by_row_or_by_sample_alone(fitted: GPPVA
         errors.append(errors_at_gaps(truth, np.isnan(gaps), *answers))
     imputed, predicted, reconstructed = np.mean(errors, axis=0)
     assert imputed <= 1.02 * min(predicted, reconstructed)
+
+
+def test_intervals_hold_their_share_of_missing_values_and_are_points_where_observed(
+    of_waves: GPPVAE, waves: tuple[np.ndarray, dict[str, np.ndarray]]
+) -> None:
+    samples, table = waves
+    new = np.arange(0, 240, 4)
+    truth, rows = samples[new], {"time": table["time"][new]}
+    missing = np.zeros(truth.shape, dtype=bool)
+    missing[:, 3:] = True
+    found = of_waves.impute(np.where(missing, np.nan, truth), rows)
+    for level in (0.5, 0.9):
+        low, high = found.interval(level)
+        np.testing.assert_array_equal(low[~missing], truth[~missing])
+        np.testing.assert_array_equal(high[~missing], truth[~missing])
+        width = stats.norm.ppf(0.5 + level / 2) * found.std
+        np.testing.assert_allclose(high - found.mean, width, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found.mean - low, width, rtol=1e-4, atol=1e-6)
+        assert np.mean((low <= truth) & (truth <= high), where=missing) == pytest.approx(level, abs=0.1)
+    with pytest.raises(ValueError, match="level must be a number between 0 and 1"):
+        found.interval(90)
+
+
+def test_intervals_of_missing_probabilities_end_at_zero_and_one() -> None:
+    images, table, new, new_table = parts()
+    images, new = (np.clip(part, 0.0, 1.0) for part in (images, new))
+    model = GPPVAE(KERNEL, likelihood="bernoulli", epochs=3, **QUICK).fit(images, table, progress=False)
+    found = model.impute(with_gaps(new), new_table)
+    assert (found.mean + 1.96 * found.std).max() > 1.0 and (found.mean - 1.96 * found.std).min() < 0.0
+    low, high = found.interval(0.95)
+    assert low.min() == 0.0 and high.max() == 1.0
 
 
 def test_the_same_side_missing_everywhere_is_no_worse_than_the_prediction(fitted: GPPVAE) -> None:

@@ -134,6 +134,21 @@ def test_saving_keeps_added_subjects(n_subjects: int, tmp_path: Path) -> None:
     assert set(again.remainders_.taken) == set(model.remainders_.taken)
 
 
+def test_errors_of_added_subjects_follow_what_later_ones_say_of_all() -> None:
+    """New ids change the weights that all share, and so the predictions at the samples of those added before."""
+    model = fit(MIXTURE)
+    samples, table, _, _ = visits()
+    model.add_objects(samples[:GIVEN], table[:GIVEN])
+    predicted = model.predict(table[:GIVEN]).mean
+    model.add_objects(samples[GIVEN:] + 1.0, table[GIVEN:])
+    kept = model.remainders_.kept.copy()
+    assert len(kept) == NEW
+    model.remainders_.kept.clear()
+    now = model.predict(table[:GIVEN]).mean
+    assert np.abs(now - predicted).max() > 1e-3
+    np.testing.assert_allclose(kept["id", "20"].errors, samples[:GIVEN] - now, atol=1e-5)
+
+
 def test_adding_again_the_same_samples_changes_nothing(model: GPPVAE) -> None:
     samples, table, _, asked = visits()
     model.add_objects(samples, table, steps=40)

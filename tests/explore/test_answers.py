@@ -320,6 +320,7 @@ def test_counts_are_predicted_at_the_size_of_their_sample() -> None:
     with one_thread():
         model = GPPVAE("RBF(x)", likelihood="negative_binomial", **settings).fit(counts, {"x": x}, progress=False)
     answers = Answers(model, Source(make_part(model, {"x": x}, counts)), "t", "t")
+    assert answers.meta()["ends"] == [0.0, None]
     totals = counts.sum(1)
     means = []
     for number in (0, 1):

@@ -36,11 +36,12 @@ def observed(y: np.ndarray, mask: np.ndarray, mean: np.ndarray, var: np.ndarray)
     return Observed(t(np.where(mask, y, 0.0)), t(mask), None, t(mean), t(var))
 
 
-def dense(y, mask, mean, var, W, b, psi) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of every value given the observed ones: conditioning of N(W m + b, W S W' + Psi)."""
+def dense(y, mask, mean, var, W, b, psi, carried=0.0, unsure=0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of all values given the observed ones: conditioning of N(W m + b + r, W S W' + (1 + u) Psi)."""
     means, variances = np.empty((B, K)), np.empty((B, K))
+    r, u = np.broadcast_to(carried, (B, K)), np.broadcast_to(unsure, B)
     for n in range(B):
-        centre, C, o = W @ mean[n] + b, W @ np.diag(var[n]) @ W.T + psi, mask[n]
+        centre, C, o = W @ mean[n] + b + r[n], W @ np.diag(var[n]) @ W.T + (1.0 + u[n]) * psi, mask[n]
         gain = C[:, o] @ np.linalg.inv(C[np.ix_(o, o)])
         means[n] = centre + gain @ (y[n, o] - centre[o])
         variances[n] = np.diag(C - gain @ C[o])
@@ -64,6 +65,33 @@ def test_a_linear_decoder_gives_the_conditional_gaussian(correlated: bool) -> No
     if correlated:  # then observed values come back as they are
         np.testing.assert_allclose(filled.mean.numpy()[mask], y[mask], atol=1e-8)
         np.testing.assert_allclose(total[mask], 0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("correlated", [False, True])
+def test_errors_carried_over_are_part_of_the_mean_and_their_variance_has_the_form_of_the_noise(
+    correlated: bool,
+) -> None:
+    decoder, W, b = linear_decoder()
+    y, mask, mean, var = problem()
+    carried, unsure = RNG.normal(size=(B, K)), np.array([0.5, 0.0, 3.0, 0.2, 1.0])
+    psi = 0.3 * (0.5 * np.eye(K) + 0.5) if correlated else 0.3 * np.eye(K)
+    likelihood = Gaussian(0.3).double()
+    noise = torch.from_numpy(psi) if correlated else None
+    known = replace(observed(y, mask, mean, var), carried=torch.from_numpy(carried), unsure=torch.from_numpy(unsure))
+    found = RowLatents(Autoencoder(nn.Identity(), decoder, likelihood), likelihood, known, noise)
+    filled, generator = found.moments(), torch.Generator().manual_seed(0)
+    want_mean, want_var = dense(y, mask, mean, var, W, b, psi, carried, unsure)
+    np.testing.assert_allclose(filled.mean.numpy()[~mask], want_mean[~mask], atol=1e-5)
+    np.testing.assert_allclose(found.mean().numpy()[~mask], want_mean[~mask], atol=1e-5)
+    np.testing.assert_allclose((filled.var + filled.noise).numpy()[~mask], want_var[~mask], atol=1e-5)
+    plain = RowLatents(Autoencoder(nn.Identity(), decoder, likelihood), likelihood, observed(y, mask, mean, var), noise)
+    np.testing.assert_allclose(filled.noise.numpy(), plain.moments().noise.numpy(), atol=1e-8)  # of the noise alone
+    for include_noise in (True, False):
+        draws = torch.stack([found.draw(generator, include_noise) for _ in range(4000)]).numpy()
+        total = want_var if include_noise else want_var - filled.noise.numpy()
+        error = (draws.mean(0) - want_mean)[~mask] / np.sqrt(total[~mask] / 4000)
+        assert np.abs(error).max() < 4.5
+        np.testing.assert_allclose(draws.var(0)[~mask], total[~mask], rtol=0.15)
 
 
 @pytest.mark.parametrize("correlated", [False, True])

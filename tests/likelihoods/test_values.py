@@ -172,3 +172,12 @@ def test_no_mean_is_below_the_least_value(name: str) -> None:
     lowest = likelihood.mean(out).min().item()
     assert lowest >= likelihood.least_value
     assert (lowest == pytest.approx(0.0, abs=1e-6)) == (likelihood.least_value == 0.0)
+
+
+@every_likelihood
+def test_no_mean_is_above_the_most_value(name: str) -> None:
+    """And only probabilities have one, 1."""
+    likelihood, out = LIKELIHOODS[name](), torch.linspace(-5.0, 20.0, 50).reshape(1, 50)
+    highest = likelihood.mean(out).max().item()
+    assert highest <= likelihood.most_value
+    assert (highest == pytest.approx(1.0, abs=1e-6)) == (likelihood.most_value == 1.0)

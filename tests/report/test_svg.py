@@ -149,3 +149,6 @@ def test_a_band_ends_where_values_end() -> None:
     (band,) = of_class(line_chart([Series([0.0, 1.0], [1.0, 2.0], std=[1.0, 0.5], least=0.0)]), "polygon", "band")
     corners = [float(pair.split(",")[1]) for pair in (band.get("points") or "").split()]
     assert is_affine(corners, [3.0, 3.0, 1.0, 0.0])
+    (band,) = of_class(line_chart([Series([0.0, 1.0], [1.0, 2.0], std=[1.0, 0.5], most=2.0)]), "polygon", "band")
+    corners = [float(pair.split(",")[1]) for pair in (band.get("points") or "").split()]
+    assert is_affine(corners, [2.0, 2.0, 1.0, -1.0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,14 +29,14 @@ from gppvae.estimator.choices import PATIENCE, TOLERANCE
 from gppvae.estimator.cost import log_cost, warn_missing_variance
 from gppvae.estimator.explain import ROWS, explain
 from gppvae.estimator.explanation import Explanation
+from gppvae.estimator.extending import Extending
 from gppvae.estimator.impute import Imputation
 from gppvae.estimator.kernel_summary import describe_fit
-from gppvae.estimator.measuring import Measuring, releasing
-from gppvae.estimator.new_objects import NewSamples, add_objects, update
+from gppvae.estimator.measuring import releasing
 from gppvae.estimator.outputs import Folder, Outputs
 from gppvae.estimator.plan import Plan, plan_fit, rows_held_out
 from gppvae.estimator.plotting import Plotting
-from gppvae.estimator.prediction import Prediction, mean_and_std, noise_std, with_noise
+from gppvae.estimator.prediction import Prediction, kriged_scale, mean_and_std, noise_std, with_noise
 from gppvae.estimator.saving import (
     check_network_sizes,
     check_same_kernel,
@@ -81,7 +81,7 @@ KernelOrGroups = Kernel | str | Sequence[tuple[Kernel | str | None, int]]
 
 
 @dataclass(eq=False, repr=False)
-class GPPVAE(Plotting, Measuring):
+class GPPVAE(Plotting, Extending):
     """Gaussian process prior VAE: z = f(row) + noise with f ~ GP(0, kernel), y = decoder(z) + noise.
 
     Args:
@@ -295,45 +295,6 @@ class GPPVAE(Plotting, Measuring):
         """Whether inference and length of training are chosen from the data."""
         return self.phases is None and isinstance(self.inference, str) and self.inference == AUTO
 
-    @readable_algebra()
-    def add_objects(self, samples: Any, table: Any, steps: int = 30) -> list[str]:
-        """Learn ids that were not in the training set from a few samples of each, so that predict() accepts them.
-
-        Args:
-            samples: of the new objects.  table: their rows; new ids in one Learned or Categorical column, all other
-                columns as in training. An id that was added before is learned again.
-            steps: maximum number of Gauss-Newton steps through the decoder; they stop when the loss hardly decreases.
-
-        Returns:
-            The ids that were added.
-        """
-        whole("steps", steps, 0)
-        data = self._samples(samples)
-        self._autoencoder.likelihood.check(*data.check(), data.integers)
-        likelihoods = self._object_likelihood(), self._autoencoder.likelihood.values
-        new = NewSamples(data, Table(table), *likelihoods, self._rows_per_batch)
-        column, ids, self.posterior_ = add_objects(self._fitted, new, self.remainders_, steps)
-        self._keep_remainders(data, Table(table), column, ids)
-        return ids
-
-    @readable_algebra()
-    def update(self, samples: Any, table: Any, steps: int = 5) -> None:
-        """Condition on further samples of known ids, at any rows, without training.
-
-        The weights q(B) and the vectors of the ids in the table are conditioned on the samples through the decoder;
-        networks, kernel and noise do not change. For new ids use add_objects(). Give each sample once.
-
-        Args:
-            samples: not used before.  table: their rows.
-            steps: Gauss-Newton steps through the decoder.
-        """
-        whole("steps", steps, 1)
-        data = self._samples(samples)
-        self._autoencoder.likelihood.check(*data.check(), data.integers)
-        self.posterior_ = update(
-            self._fitted, data, Table(table), self._autoencoder.likelihood.values, self._rows_per_batch, steps
-        )
-
     @classmethod
     def resume(cls, out: str | os.PathLike[str], samples: Any, table: Any, **options: Any) -> GPPVAE:
         """Continue an unfinished run from its folder, with its settings.
@@ -452,9 +413,10 @@ class GPPVAE(Plotting, Measuring):
 
     def _prediction(self, table: Any, mean: np.ndarray, std: np.ndarray | None) -> Prediction:
         """A prediction, as DataFrames if the samples and the rows were DataFrames."""
-        names, least = self._labels if self.frames_ else None, self._autoencoder.likelihood.values.least_value
+        names, values = self._labels if self.frames_ else None, self._autoencoder.likelihood.values
         framed_std = None if std is None else framed(std, names, table)
-        return Prediction(framed(mean, names, table), framed_std, least_value=least)
+        found = Prediction(framed(mean, names, table), framed_std)
+        return replace(found, least_value=values.least_value, most_value=values.most_value)
 
     @torch.no_grad()
     @readable_algebra()
@@ -467,6 +429,8 @@ class GPPVAE(Plotting, Measuring):
         seed: int | None = None,
     ) -> np.ndarray:
         """Draws of whole functions at rows, from the posterior or from the prior.
+
+        At rows of added objects they scatter as `predict` says, too: by what is unknown of the errors carried over.
 
         Args:
             table: rows; ids known from training, numbers of any value.  n_samples: number of draws.
@@ -490,8 +454,9 @@ class GPPVAE(Plotting, Measuring):
             decoded = []
             kriged = None if prior else self.remainders_.at(model.prior, chunk, self.shape_)
             errors = None if measured is None else self._noise_std(chunk, measured, kriged, seed)
+            left = self._kriged_draws(chunk, kriged, n_samples if measured is None else 0, seed)
             for drawn, var in decode_draws(model, draws, chunk, generator, vectors):
-                mean = drawn if kriged is None else drawn + kriged[0].to(drawn)
+                mean = drawn if kriged is None else drawn + (kriged[0] + next(left, 0.0)).to(drawn)
                 if measured is not None and errors is not None:
                     mean = with_noise(mean, errors, measured.widths, generator)
                 elif include_noise:
@@ -505,10 +470,25 @@ class GPPVAE(Plotting, Measuring):
         self, rows: Rows, measured: Calibration, kriged: tuple[Tensor, Tensor] | None, seed: int | None
     ) -> np.ndarray:
         """Standard deviation of errors and noise at rows, (N, *shape), from draws of their own."""
+        uncertainty = relative_std(*self._fitted, rows)
+        return noise_std(self._apart(rows, seed), measured, self._unit(), uncertainty, kriged)
+
+    def _kriged_draws(
+        self, rows: Rows, kriged: tuple[Tensor, Tensor] | None, n: int, seed: int | None
+    ) -> Iterator[Tensor]:
+        """n draws of what kriging leaves of the errors at rows, (N, *shape) each; none where it leaves nothing."""
+        if n == 0 or kriged is None or not kriged[1].any():
+            return
+        scale = kriged_scale(self._apart(rows, seed), self._unit()).cpu()
+        for draw in range(n):
+            own = derive_seed(self._seed_of(seed), 6, draw)
+            yield scale * self.remainders_.draw(self.prior_, rows, self.shape_, own)
+
+    def _apart(self, rows: Rows, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Means and variances at rows of NOISE_DRAWS draws apart from those that are given out."""
         model, weights = self._fitted
         draws, generator, vectors = self._draws(weights, NOISE_DRAWS, derive_seed(self._seed_of(seed), 5))
-        decoded = decode_draws(model, draws, rows, generator, vectors)
-        return noise_std(decoded, measured, self._unit(), relative_std(model, weights, rows), kriged)
+        return decode_draws(model, draws, rows, generator, vectors)
 
     @readable_algebra()
     def impute(
@@ -523,7 +503,8 @@ class GPPVAE(Plotting, Measuring):
         """Impute missing values (NaN) of samples, given their rows and observed values; a DataFrame for a DataFrame.
 
         The GP's prediction at a row is the prior of its latents, which is conditioned on the observed values. At
-        training rows that prediction was itself conditioned on the sample, so its std is slightly too small there.
+        training rows that prediction was itself conditioned on the sample, so its std is slightly too small there. At
+        rows of added objects it has the errors carried over, as in `predict`, with their variance.
 
         Args:
             samples: with NaN for missing values, whatever `missing` is.  table: their rows, as in `predict`.
@@ -585,12 +566,16 @@ class GPPVAE(Plotting, Measuring):
     @torch.no_grad()
     @readable_algebra()
     def score(self, samples: Any, table: Any) -> float:
-        """Mean lower bound on log p(y | row, training data) per sample, in nats; higher is better."""
+        """Mean lower bound on log p(y | row, training data) per sample, in nats; higher is better.
+
+        At rows of added objects the mean has the errors carried over, as in `predict`. The noise stays that of
+        training, without the variance of these errors, for which the likelihood has no form.
+        """
         model, weights = self._fitted
         data, rows_table = self._samples(samples), Table(table)
         data.check()
         same_length(data, rows_table)
-        return predictive_bound(model, weights, self._epoch(data, model.prior.code(rows_table)))
+        return predictive_bound(model, weights, self._epoch(data, model.prior.code(rows_table)), self.remainders_)
 
     @torch.no_grad()
     @readable_algebra()

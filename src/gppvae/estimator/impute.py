@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -14,13 +15,15 @@ from gppvae.data.batches import Batch, Epoch
 from gppvae.data.table import Rows
 from gppvae.estimator.display import prediction_html, prediction_text
 from gppvae.estimator.outputs import Folder, Outputs
+from gppvae.estimator.prediction import central_interval
 from gppvae.inference.observation_weight import Trust, choose_trust, hide_as_elsewhere, hide_sides
-from gppvae.inference.row_latents import STEPS, Observed, RowLatents
+from gppvae.inference.row_latents import LEAST_VARIANCE, STEPS, Observed, RowLatents
 from gppvae.inference.value_noise import MAX_VALUES, noise_covariance, rows_enough
 from gppvae.likelihoods import Likelihood
 from gppvae.models.curvature import jacobian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.predict import latents_at
+from gppvae.models.remainders import Remainders
 from gppvae.prior.posterior import LatentPosterior
 
 JACOBIAN_BYTES = 64 << 20  # of the decoder's Jacobians, over the rows of a batch
@@ -37,11 +40,22 @@ class Imputation:
     Attributes:
         mean: (N, ...), observed values unchanged.  std: 0 where observed.
         draws: (n_samples, N, ...), observed values unchanged; None without draws.
+        least_value, most_value: smallest and largest possible value of a sample, where intervals end.
     """
 
     mean: np.ndarray
     std: np.ndarray
     draws: np.ndarray | None
+    least_value: float = -math.inf
+    most_value: float = math.inf
+
+    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper end of the central interval at a level, for every value; an observed value is both ends.
+
+        With `include_noise`, as by default, it contains about that share of the missing values.
+        """
+        # Normal: the widths of `Prediction` are those of errors whose size is not known from values beside them.
+        return central_interval(self.mean, self.std, level, (self.least_value, self.most_value))
 
     def __repr__(self) -> str:
         return prediction_text(self)
@@ -71,6 +85,7 @@ class Imputer:
 
     Attributes:
         model, weights: fitted.  likelihood: of values, with measured noise.
+        remainders: errors of added objects, which are carried over to their other rows.
         noise: covariance of the noise of the values, (K, K), or None.
         default_trust: trust in observed values if it cannot be chosen on the samples to impute.
     """
@@ -78,6 +93,7 @@ class Imputer:
     model: GPPriorVAE
     weights: LatentPosterior
     likelihood: Likelihood
+    remainders: Remainders
     noise: Tensor | None
     default_trust: Trust
 
@@ -93,14 +109,28 @@ class Imputer:
         prior = latents_at(model, self.weights, batch.rows)
         assert batch.mask is not None, "samples to impute have masks"
         known = Observed(batch.y, batch.mask, model.autoencoder.sizes(batch), prior.mean, prior.var + prior.noise)
+        kriged = self.remainders.at(model.prior, batch.rows, tuple(batch.y.shape[1:]))
+        if kriged is not None:
+            carried, var = kriged[0].to(batch.y), kriged[1].to(prior.mean)
+            known = replace(known, carried=carried, unsure=var / self._noise_size(prior.mean))
         encoded = model.prior.to_gp(model.autoencoder.encode(batch.y, batch.mask)[0])
         return RowLatents(model.autoencoder, self.likelihood, known, self.noise, (encoded,), weight, steps)
 
+    def _noise_size(self, z: Tensor) -> Tensor:
+        """Variance of the noise, in units, averaged over the values of samples with latents z, (B,) or for all rows."""
+        if self.noise is not None:
+            var = self.noise.diagonal() / self.likelihood.unit.to(self.noise).square()  # (K,)
+            return var.mean()
+        var = self.likelihood.variance(self.model.autoencoder.decode(z)) / self.likelihood.unit.square()  # (B, *shape)
+        return var.flatten(1).mean(1).to(z).clamp_min(LEAST_VARIANCE)
+
     @torch.no_grad()
     def predicted(self, batch: Batch) -> Tensor:
-        """Mean of the samples by the GP's prediction alone."""
+        """Mean of the samples by the GP's prediction alone, with the errors carried over."""
         z = latents_at(self.model, self.weights, batch.rows).mean
-        return self.likelihood.mean(self.model.autoencoder.decode(z, self.model.autoencoder.sizes(batch)))
+        mean = self.likelihood.mean(self.model.autoencoder.decode(z, self.model.autoencoder.sizes(batch)))
+        kriged = self.remainders.at(self.model.prior, batch.rows, tuple(batch.y.shape[1:]))
+        return mean if kriged is None else mean + kriged[0].to(mean)
 
     @torch.no_grad()
     def trust(self, epoch: Epoch, generator: torch.Generator, sides: bool, most: int = TRIAL_ENTRIES) -> Trust | None:
@@ -178,7 +208,8 @@ class Imputer:
                     kept = [to_input_layout(torch.where(mask, batch.y, draw), data.layout_in) for draw in stretched]
                     drawn.put(draws=torch.stack(kept, dim=1))  # (B, n_samples, ...)
         draws_first = np.moveaxis(drawn["draws"], 1, 0) if n_samples else None
-        return Imputation(arrays["mean"], arrays["std"], draws_first)
+        values = self.likelihood
+        return Imputation(arrays["mean"], arrays["std"], draws_first, values.least_value, values.most_value)
 
 
 @torch.no_grad()

@@ -32,7 +32,6 @@ from gppvae.inference.value_noise import rows_enough, rows_per_pair
 from gppvae.likelihoods import PIXEL_VARS, Gaussian, Likelihood, ScaledGaussian
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.laplace import laplace_posterior
-from gppvae.models.objects import learned_by_column
 from gppvae.models.predict import decode_mean, latents_at, relative_std, row_chunks
 from gppvae.models.remainders import Remainders, ResidualCovariance, directions, measure, rows_to_compare
 from gppvae.prior.latent_prior import LatentPrior
@@ -165,7 +164,7 @@ class Measuring(Estimator):
             log.warning("impute() uses no covariance of errors, since it is not finite (%s)", reason(error))
 
     def _imputer(self, usual: Trust) -> Imputer:
-        return Imputer(*self._fitted, self._measured_likelihood(), self.value_noise_, usual)
+        return Imputer(*self._fitted, self._measured_likelihood(), self.remainders_, self.value_noise_, usual)
 
     def _laplace(self, data: Samples, rows: Rows) -> LatentPosterior:
         """q(B) with the trained means, and variances from the curvature of the likelihood at the training rows."""
@@ -222,29 +221,9 @@ class Measuring(Estimator):
         uncertainty = np.concatenate([relative_std(*self._fitted, chunk) for chunk in row_chunks(rows)])  # (n,)
         return calibrate(y, mask, Prediction(mean, std), self._unit(), uncertainty, trained_on)
 
-    @torch.no_grad()
-    def _keep_remainders(self, data: Samples, table: Table, column: str, ids: list[str]) -> None:
-        """Store the prediction errors at samples of ids added to a column, for kriging at their other rows."""
-        if not self._autoencoder.likelihood.values.additive_noise or column not in learned_by_column(self.prior_):
-            return
-        prior, rows, errors = self.prior_, self.prior_.code(table), []
-        for batch in self._epoch(data, rows):
-            error = batch.y - decode_mean(*self._fitted, batch.rows)
-            errors.append((error if batch.mask is None else torch.where(batch.mask, error, 0.0)).cpu())
-        self.remainders_.keep(prior, column, ids, rows, torch.cat(errors), torch.from_numpy(self._unit()))
-
     def _unit(self) -> np.ndarray:
         """Unit of each value, broadcastable to a sample."""
         return self._autoencoder.likelihood.unit.cpu().numpy()
-
-    def _object_likelihood(self) -> Likelihood:
-        """The likelihood with the noise for fitting vectors of new objects.
-
-        The decoder's errors at a new object are correlated over whole regions, so they are less evidence than as many
-        independent ones: their variance is multiplied by the number of values over the effective number of directions.
-        """
-        least = min((found.directions for found in self.remainders_.resembling.values()), default=1.0)
-        return self._measured_likelihood(1.0 / least)
 
     def _measured_likelihood(self, factor: float = 1.0) -> Likelihood:
         """The likelihood of values with its noise variance as measured, multiplied by `factor`."""

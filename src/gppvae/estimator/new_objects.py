@@ -48,7 +48,7 @@ def add_objects(
 ) -> tuple[str, list[str], LatentPosterior]:
     """Learn the new ids of a table: their vectors (Learned), then their blocks of q(B) (Categorical).
 
-    On an error nothing changes.
+    On an error the caller restores the ids (`ids_restored_on_error`) and the remainders.
 
     Returns:
         Their column, the new ids, and q(B), which is unchanged without Categorical columns.
@@ -62,31 +62,31 @@ def add_objects(
         raise ValueError(
             f"expected only new ids in column {column.name!r}, got {trained[0]!r} from training; remove those rows"
         )
-    learned = [(leaf, ("x", "added_root", "levels")) for leaf in column.learned]
-    own = [(leaf, ("levels", "n_added")) for leaf in column.own]
-    with _rollback_on_error(*learned, *own, (remainders, ("kept", "taken"))):
-        remainders.kept, remainders.taken = dict(remainders.kept), dict(remainders.taken)
-        if column.own:
-            weights = _add_blocks(model.prior, weights, column, ids, remainders)
-        _append_placeholders(column.learned, ids)
-        rows = model.prior.code(new.table, new_ids=False)
-        owner = rows.columns[column.leaves[0].key].by_row - (len(column.levels) - len(ids))  # number of the id, (N,)
-        epoch = Epoch(new.data, rows, new.batch_size, None, next(model.autoencoder.parameters()).device)
-        if column.learned:
-            fit = ObjectFit(model, weights, column.learned, epoch, owner, len(ids), new.vector_likelihood)
-            _set_vectors(column.learned, ids, *fit.run(steps))
-        if column.own:
-            weight_update = WeightUpdate(model, weights, epoch, new.weight_likelihood)
-            weights = weight_update.run(steps)
-            rows_of = [torch.nonzero(owner == number).squeeze(1) for number in range(len(ids))]
-            conditioned = zip(ids, weight_update.conditioned_rows(weights, rows_of), strict=True)
-            remainders.taken |= {(column.name, name): sites for name, sites in conditioned}
+    if column.own:
+        weights = _add_blocks(model.prior, weights, column, ids, remainders)
+    _append_placeholders(column.learned, ids)
+    rows = model.prior.code(new.table, new_ids=False)
+    owner = rows.columns[column.leaves[0].key].by_row - (len(column.levels) - len(ids))  # number of the id, (N,)
+    epoch = Epoch(new.data, rows, new.batch_size, None, next(model.autoencoder.parameters()).device)
+    if column.learned:
+        fit = ObjectFit(model, weights, column.learned, epoch, owner, len(ids), new.vector_likelihood)
+        _set_vectors(column.learned, ids, *fit.run(steps))
+    if column.own:
+        weight_update = WeightUpdate(model, weights, epoch, new.weight_likelihood)
+        weights = weight_update.run(steps)
+        rows_of = [torch.nonzero(owner == number).squeeze(1) for number in range(len(ids))]
+        conditioned = zip(ids, weight_update.conditioned_rows(weights, rows_of), strict=True)
+        remainders.taken |= {(column.name, name): sites for name, sites in conditioned}
     return column.name, ids, weights
 
 
 @contextlib.contextmanager
-def _rollback_on_error(*states: tuple[Any, tuple[str, ...]]) -> Iterator[None]:
-    """If the block fails, also by Ctrl-C, restore these attributes of the objects."""
+def ids_restored_on_error(prior: LatentPrior) -> Iterator[None]:
+    """If the block fails, also by Ctrl-C, restore the ids of all columns and their vectors."""
+    states: list[tuple[Any, tuple[str, ...]]] = []
+    for column in id_columns(prior):
+        states += [(leaf, ("x", "trained_root", "added_root", "levels")) for leaf in column.learned]
+        states += [(leaf, ("levels", "n_added")) for leaf in column.own]
     before = [(owner, name, getattr(owner, name)) for owner, names in states for name in names]
     try:
         yield
@@ -129,7 +129,9 @@ def update(
     batch_size: int,
     steps: int,
 ) -> LatentPosterior:
-    """Condition vectors of known ids, and then q(B), on further samples; on an error nothing changes.
+    """Condition vectors of known ids, and then q(B), on further samples.
+
+    On an error the caller restores the vectors (`ids_restored_on_error`).
 
     Returns:
         The new q(B).
@@ -138,12 +140,10 @@ def update(
     same_length(data, table)
     rows = model.prior.code(table, new_ids=False)
     epoch = Epoch(data, rows, batch_size, None, next(model.autoencoder.parameters()).device)
-    learned = [leaf for leaf in model.prior.leaves() if isinstance(leaf, Learned)]
-    with _rollback_on_error(*((leaf, ("x", "trained_root", "added_root")) for leaf in learned)):
-        for leaves in learned_by_column(model.prior).values():
-            if linear_in_vectors(model.prior, leaves) and len(vector_roots(leaves)):
-                _update_vectors(fitted, leaves, epoch, likelihood, steps)
-        return WeightUpdate(model, weights, epoch, likelihood).run(steps)
+    for leaves in learned_by_column(model.prior).values():
+        if linear_in_vectors(model.prior, leaves) and len(vector_roots(leaves)):
+            _update_vectors(fitted, leaves, epoch, likelihood, steps)
+    return WeightUpdate(model, weights, epoch, likelihood).run(steps)
 
 
 def _update_vectors(

@@ -24,7 +24,8 @@ class Prediction:
             Both are DataFrames if the samples and the rows were DataFrames.
         widths: half-widths of the central intervals of 50, 80 and 90%, in std, (3,): those of the normal distribution,
             or, with noise that was measured, those of the errors, whose tails are often heavier.
-        least_value: smallest possible value of a sample, where intervals end: 0 for counts.
+        least_value, most_value: smallest and largest possible value of a sample, where intervals end: 0 and inf for
+            counts, 0 and 1 for the Bernoulli likelihood.
 
     Example:
         >>> import numpy as np
@@ -41,6 +42,7 @@ class Prediction:
     std: np.ndarray | None
     widths: np.ndarray = field(default_factory=NORMAL.copy)
     least_value: float = -math.inf
+    most_value: float = math.inf
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of the central interval at a level, for every value.
@@ -48,17 +50,28 @@ class Prediction:
         After `predict(..., include_noise=True)` it contains about that share of the values of new samples; without
         noise it is an interval of the mean sample.
         """
-        share("level", level, "0.9")
         if self.std is None:
             raise ValueError("an interval needs a std, got none; predict with draws, for example n_samples=64")
-        half = self.std * float(half_width(level, self.widths))
-        return (self.mean - half).clip(self.least_value), self.mean + half
+        return central_interval(self.mean, self.std, level, (self.least_value, self.most_value), self.widths)
 
     def __repr__(self) -> str:
         return prediction_text(self)
 
     def _repr_html_(self) -> str:
         return prediction_html(self)
+
+
+def central_interval(
+    mean: np.ndarray, std: np.ndarray, level: float, ends: tuple[float, float], widths: np.ndarray = NORMAL
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper end of the central interval at a level, for every value; arrays or DataFrames.
+
+    Args:
+        ends: smallest and largest possible value.  widths: half-widths at `LEVELS`, in std, (3,).
+    """
+    share("level", level, "0.9")
+    half = std * float(half_width(level, widths))
+    return (mean - half).clip(ends[0]), (mean + half).clip(None, ends[1])
 
 
 def moments(draws: Iterable[tuple[Tensor, Tensor]], include_noise: bool) -> tuple[Tensor, Tensor]:
@@ -128,8 +141,16 @@ def _with_kriged(var: Tensor, kriged: Tensor, unit: np.ndarray, measured: Calibr
     cover as they say, and a mean square is larger if errors have heavy tails.
     """
     kriged = kriged if measured is None else kriged / measured.rms**2
+    return var + kriged.reshape(-1, *(1 for _ in var.shape[1:])).to(var) * _shares(var, unit)
+
+
+def _shares(var: Tensor, unit: np.ndarray) -> Tensor:
+    """Variance of each value, (N, *shape), of errors of variance one in units, over a sample: where draws spread."""
     scale = torch.from_numpy(unit).to(var) ** 2
     own = (var / scale).clamp_min(LEAST_STD**2)
-    per_sample = (-1, *(1 for _ in var.shape[1:]))  # (N, 1, ...)
-    share = own / own.flatten(1).mean(1).reshape(per_sample)  # of mean 1 over a sample
-    return var + kriged.reshape(per_sample).to(var) * share * scale
+    return own / own.flatten(1).mean(1).reshape(-1, *(1 for _ in var.shape[1:])) * scale  # shares have mean 1
+
+
+def kriged_scale(draws: Iterable[tuple[Tensor, Tensor]], unit: np.ndarray) -> Tensor:
+    """Factor of each value, (N, *shape), for draws of kriged errors in units to scatter as `mean_and_std` says."""
+    return _shares(moments(draws, include_noise=False)[1], unit).sqrt()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import matplotlib
@@ -50,6 +51,7 @@ class Answers:
     def meta(self) -> dict[str, Any]:
         """Everything that is constant while the page is open, apart from added objects."""
         model, scales = self.live.model, value_scales(self.live.model)
+        values = model.model_.autoencoder.likelihood.values
         return {
             "title": self.title,
             "folder": self.folder,
@@ -58,6 +60,7 @@ class Answers:
             "shape": list(model.shape_),
             "images": is_image(model.shape_),
             "counts": model.model_.autoencoder.likelihood.name in COUNTS,
+            "ends": [end if math.isfinite(end) else None for end in (values.least_value, values.most_value)],
             "names": model.sample_names_ or [],
             "scales": None if scales is None else [part.tolist() for part in scales],
             "members": model.prior_.copies,

@@ -110,7 +110,10 @@ class Live:
             fitted, unit = self.model._fitted, self.model._unit()
             uncertainty = relative_std(*fitted, rows) if include_noise else None
             found = mean_and_std(pairs, include_noise, self.model.calibration_, unit, uncertainty, kriged)
-            kept = means[:keep_draws] if kriged is None else means[:keep_draws] + kriged[0].to(means)
+            kept = means[:keep_draws]
+            if kriged is not None and keep_draws:
+                left = self.model._kriged_draws(rows, kriged, len(kept), None)
+                kept = torch.stack([drawn + (kriged[0] + next(left, 0.0)).to(drawn) for drawn in kept])
             return Frame(_array(mean), found["std"], _array(kept) if keep_draws else None)
 
     def spread(self, table: Any, off: frozenset[TermName] = NOTHING_OFF) -> np.ndarray:

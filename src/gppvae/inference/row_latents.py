@@ -5,10 +5,12 @@ For one row, with the GP's prediction N(m, S) of its latents (S diagonal, latent
     p(z | row, y_o)  ~  p(y_o | g(z)) N(z; m, S)
 
 Its mode is found by damped Gauss-Newton steps through the decoder g, its covariance is that of Laplace's approximation.
+At rows of added objects, errors r are carried over to the mean g(z) + r, and what is unknown of them has u times the
+variance of the noise. Taken to be distributed over the values as the noise is, it makes that 1 + u times as large.
 If the noise of values has a covariance Psi, a missing value also depends on the residuals of the observed ones:
 
-    E y_m = g_m + G (y_o - g_o),   G = Psi_mo Psi_oo^-1
-    Var y_m = A Sigma A' + Psi_mm - G Psi_om,   A = J_m - G J_o,   J the Jacobian of g at the mode
+    E y_m = g_m + r_m + G (y_o - g_o - r_o),   G = Psi_mo Psi_oo^-1
+    Var y_m = A Sigma A' + (1 + u) (Psi_mm - G Psi_om),   A = J_m - G J_o,   J the Jacobian of g at the mode
 
 Source: docs/math.md, "What is missing in a sample".
 """
@@ -39,6 +41,7 @@ class Observed:
     Attributes:
         y: samples, 0 where not observed, (B, *shape).  mask: True where observed.  sizes: of counts, (B,) or None.
         mean, var: of z as the GP predicts it, (B, L) float64 each.
+        carried: r, errors carried over to the rows, (B, *shape).  unsure: u, (B,).  None for no errors.
     """
 
     y: Tensor
@@ -46,6 +49,8 @@ class Observed:
     sizes: Tensor | None
     mean: Tensor
     var: Tensor
+    carried: Tensor | None = None
+    unsure: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ class Filled:
     """Moments of all values of the rows given the observed ones, (B, *shape) each.
 
     Attributes:
-        mean: of the values.  var: due to the latents.  noise: variance of the noise of values.
+        mean: of the values.  var: due to the latents and to errors carried over.  noise: variance of the noise of
+            values.
     """
 
     mean: Tensor
@@ -86,7 +92,10 @@ class RowLatents:
     ) -> None:
         self.autoencoder, self.likelihood, self.known, self.noise = autoencoder, likelihood, known, noise
         self.seen = known.mask.flatten(1)  # (B, K)
-        self.power, self.precision = min(weight, 1.0), 1.0 / (known.var * max(weight, 1.0))
+        self.carried = torch.zeros_like(known.y) if known.carried is None else known.carried
+        self.unsure = torch.zeros_like(known.mean[:, 0]) if known.unsure is None else known.unsure
+        # (1 + u) times the noise has the same gradients as 1 / (1 + u) of the log likelihood, (B,).
+        self.power, self.precision = min(weight, 1.0) / (1.0 + self.unsure), 1.0 / (known.var * max(weight, 1.0))
         self.root_noise: Tensor | None = None
         if noise is not None:
             pairs = self.seen.unsqueeze(1) & self.seen.unsqueeze(2)  # (B, K, K)
@@ -114,7 +123,7 @@ class RowLatents:
         known = self.known
         prior = 0.5 * ((z - known.mean).square() * self.precision).sum(1)
         if self.root_noise is None:
-            nll = self.likelihood.nll(known.y, out, known.mask)
+            nll = self.likelihood.nll(known.y - self.carried, out, known.mask)
         else:
             nll = 0.5 * self._whitened(self._residual(out).unsqueeze(2)).square().sum((1, 2))
         return prior + self.power * nll.to(prior)
@@ -130,8 +139,9 @@ class RowLatents:
         else:
             jacobian = self._whitened(jacobian.to(self.root_noise).transpose(1, 2)).transpose(1, 2)  # (B, L, K)
             residual = self._whitened(residual.unsqueeze(2)).squeeze(2)  # Psi_oo^(-1/2) (y - g), (B, K)
-        curvature = self.power * (jacobian @ jacobian.transpose(1, 2)).to(z) + torch.diag_embed(self.precision)
-        pull = self.power * matvec(jacobian, residual).to(z)  # gradient of the log likelihood, (B, L)
+        seen = self.power[:, None, None] * (jacobian @ jacobian.transpose(1, 2)).to(z)
+        curvature = seen + torch.diag_embed(self.precision)
+        pull = self.power[:, None] * matvec(jacobian, residual).to(z)  # gradient of the log likelihood, (B, L)
         return Quadratic(self._loss(z, out), self.precision * (z - self.known.mean) - pull, curvature)
 
     def _whitened(self, x: Tensor) -> Tensor:
@@ -140,8 +150,12 @@ class RowLatents:
 
     def _residual(self, out: Tensor) -> Tensor:
         """y - E y where observed, 0 elsewhere, (B, K)."""
-        error = (self.known.y - self.likelihood.mean(out)).flatten(1)
+        error = (self.known.y - self._mean(out)).flatten(1)
         return torch.where(self.seen, error, torch.zeros_like(error))
+
+    def _mean(self, out: Tensor) -> Tensor:
+        """g + r, (B, *shape)."""
+        return self.likelihood.mean(out) + self.carried
 
     def _decode(self, z: Tensor) -> Tensor:
         return self.autoencoder.decode(z, self.known.sizes)
@@ -163,8 +177,9 @@ class RowLatents:
         z = self.known.mean
         out, jacobian = self._decode(z), self._jacobian(z)
         std = self.likelihood.variance(out).clamp_min(LEAST_VARIANCE).sqrt().expand_as(y).flatten(1)
+        std = std * (1.0 + self.unsure.unsqueeze(1)).sqrt().to(std)
         jacobian = jacobian / std.unsqueeze(1)
-        visible, residual = jacobian * self.seen.unsqueeze(1), (y - self.likelihood.mean(out)).flatten(1) / std
+        visible, residual = jacobian * self.seen.unsqueeze(1), (y - self._mean(out)).flatten(1) / std
         pull = matvec(visible, residual * self.seen)
         return HiddenValues(
             row=row,
@@ -190,22 +205,22 @@ class RowLatents:
     def mean(self) -> Tensor:
         """All values at the mode, (B, *shape)."""
         out = self._decode(self.z)
-        mean = self.likelihood.mean(out)
+        mean = self._mean(out)
         return mean if self._gain is None else self._with_residual(mean, out)
 
     @torch.no_grad()
     def moments(self) -> Filled:
         """Mean and variances of all values; with Psi, observed values are reproduced, with variance 0."""
         out, jacobian = self._decode(self.z), self._jacobian(self.z)
-        mean = self.likelihood.mean(out)
+        mean = self._mean(out)
         if self._gain is None or self.noise is None:
             spread = (jacobian.transpose(1, 2) @ self.root.to(jacobian)).square().sum(2)  # diag(J Sigma J'), (B, K)
             noise = self.likelihood.variance(out).expand_as(mean)
-            return Filled(mean, spread.view_as(mean), noise)
+            return Filled(mean, spread.view_as(mean) + self._per_sample(self.unsure, noise) * noise, noise)
         A = jacobian.to(self.z).transpose(1, 2)  # (B, K, L)
         A = A - self._gain @ (A * self.seen.unsqueeze(2))  # J_m - G J_o
-        left = self.noise.diagonal() - (self._gain * self.noise).sum(2)  # of Psi_mm - G Psi_om, (B, K)
-        parts = (A @ self.root).square().sum(2), left.clamp_min(0.0)
+        left = (self.noise.diagonal() - (self._gain * self.noise).sum(2)).clamp_min(0.0)  # Psi_mm - G Psi_om, (B, K)
+        parts = (A @ self.root).square().sum(2) + self.unsure.unsqueeze(1) * left, left
         return Filled(self._with_residual(mean, out), *(part.to(mean).view_as(mean) for part in parts))
 
     def _with_residual(self, mean: Tensor, out: Tensor) -> Tensor:
@@ -218,13 +233,20 @@ class RowLatents:
         """One draw of all values given the observed ones, (B, *shape)."""
         eps = torch.randn(self.z.shape, generator=generator, dtype=self.z.dtype).to(self.z.device)
         out = self._decode(self.z + matvec(self.root, eps))
-        mean = self.likelihood.mean(out)
-        if self._gain is None or self.noise is None:
-            return self.likelihood.noisy(mean, self.likelihood.variance(out), generator) if include_noise else mean
-        mean = self._with_residual(mean, out)
-        if not include_noise:
+        mean, size = self._mean(out), self.unsure + float(include_noise)  # of what is added, relative to the noise
+        if self._gain is not None:
+            mean = self._with_residual(mean, out)
+        if not size.any():
             return mean
+        if self._gain is None or self.noise is None:
+            var = self.likelihood.variance(out).expand_as(mean)
+            return self.likelihood.noisy(mean, self._per_sample(size, var) * var, generator)
         eps = torch.randn(self.seen.shape, generator=generator, dtype=self.z.dtype).to(self.z.device)
         noise = eps @ torch.linalg.cholesky(self.noise).T
         noise = noise - matvec(self._gain, noise * self.seen)  # eps_m - G eps_o has the conditional covariance
-        return mean + noise.to(mean).view_as(mean)
+        return mean + (size.sqrt().unsqueeze(1) * noise).to(mean).view_as(mean)
+
+    @staticmethod
+    def _per_sample(numbers: Tensor, like: Tensor) -> Tensor:
+        """(B,) -> (B, 1, ...), to multiply samples."""
+        return numbers.to(like).reshape(-1, *(1 for _ in like.shape[1:]))

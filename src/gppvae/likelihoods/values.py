@@ -26,7 +26,7 @@ class Likelihood(nn.Module, abc.ABC):
             then measured at held-out rows, and few samples are fitted by leave-out inference.
         learns_noise: whether `learn_noise` needs the errors at rows held out of training.
         error_name: name of `error` in logs.
-        least_value: smallest possible value of a sample; bands in figures end there.
+        least_value, most_value: smallest and largest possible value of a sample; intervals and bands end there.
         size_column: the column of the table with the sizes of samples, if it needs one.
         needs_totals: whether the size of a sample is its total.
 
@@ -50,6 +50,7 @@ class Likelihood(nn.Module, abc.ABC):
     learns_noise: bool = False
     error_name: str = "mse"
     least_value: float = -math.inf
+    most_value: float = math.inf
     size_column: str | None = None
     needs_totals: bool = False
 
@@ -194,7 +195,7 @@ class Bernoulli(Likelihood):
     """
 
     name = "bernoulli"
-    least_value = 0.0
+    least_value, most_value = 0.0, 1.0
 
     def nll(self, y: Tensor, out: Tensor, mask: Mask = None) -> Tensor:
         terms = nn.functional.binary_cross_entropy_with_logits(out, y, reduction="none")  # (B, *shape)

@@ -16,6 +16,7 @@ from gppvae.data.table import Rows
 from gppvae.models.gppvae import GPPriorVAE
 from gppvae.models.objects import vector_variance, vectors_drawn
 from gppvae.models.refine import Normal, RowFit, normal_at
+from gppvae.models.remainders import Remainders
 from gppvae.models.vae import Autoencoder
 from gppvae.prior.latents import Latents
 from gppvae.prior.posterior import LatentPosterior
@@ -94,14 +95,22 @@ def decode_draws(
 
 
 @torch.no_grad()
-def predictive_bound(model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch) -> float:
+def predictive_bound(
+    model: GPPriorVAE, weights: LatentPosterior, epoch: Epoch, remainders: Remainders | None = None
+) -> float:
     """Mean over samples of E_q log p(y | z) - KL(q(z | y) || p(z | row, training data)), in nats.
 
     Each row has the best of three q: the encoder's, p(z | row) itself, and a Laplace approximation. One set of draws
     chooses q and another evaluates the bound, so that the choice does not bias it.
+
+    Errors carried over to rows of added objects are subtracted from the samples: a shift does not change a density.
     """
     total = 0.0
     for batch in epoch:
+        kriged = None if remainders is None else remainders.at(model.prior, batch.rows, tuple(batch.y.shape[1:]))
+        if kriged is not None:
+            y = batch.y - kriged[0].to(batch.y)
+            batch = dataclasses.replace(batch, y=y if batch.mask is None else torch.where(batch.mask, y, 0.0))
         fit = RowFit(model, batch, normal_at(model, weights, batch.rows))
         of_choice, of_value = (derive_seed(batch.seed, part) for part in (1, 2))
         q = fit.posterior()

@@ -14,6 +14,7 @@ Source: docs/math.md, "Objects that were not in the training set".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,8 +23,10 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from gppvae.data.table import Rows
+from gppvae.data.batches import derive_seed
+from gppvae.data.table import Rows, Table
 from gppvae.kernels import Learned
+from gppvae.kernels.ids import IdLeaf
 from gppvae.models.objects import id_columns, learned_by_column, level_of, using_vectors
 from gppvae.prior.blocks import BlockFeatures
 from gppvae.prior.latent_prior import LatentGroup, LatentPrior
@@ -97,24 +100,31 @@ class ObjectResiduals:
     Attributes:
         features: of unit length, (k, H).  coefficients: C^-1 e, (k, *shape).
         shared: from `ResidualCovariance.shared`, (4,).  inverse: C^-1, (k, k).
+        errors: e, 0 where not observed, (k, *shape), and rows: the columns of a table that the kernel reads, k entries
+            each; to compute e again when predictions change. Both None from earlier model files.
     """
 
     features: Tensor
     coefficients: Tensor
     shared: Tensor
     inverse: Tensor
+    errors: Tensor | None = None
+    rows: dict[str, list[Any]] | None = None
 
     def covariance(self, kappa: Tensor) -> Tensor:
         """h(kappa), in the shape of kappa."""
         return covariogram_terms(kappa) @ self.shared[1:]
 
+    def variance(self, c: Tensor) -> Tensor:
+        """What kriging leaves at rows with the covariances c, h(1) - c'C^-1 c: (n, k) -> (n,)."""
+        return (self.shared[1:].sum() - ((c @ self.inverse) * c).sum(1)).clamp_min(0.0)
+
     def tensors(self) -> dict[str, Tensor]:
-        return dict(vars(self))
+        return {name: own for name, own in vars(self).items() if isinstance(own, Tensor)}
 
     def on(self, device: torch.device) -> ObjectResiduals:
-        """The same with everything but the coefficients, which are as large as the samples, on this device."""
-        moved = {name: own.to(device) for name, own in vars(self).items() if name != "coefficients"}
-        return replace(self, **moved)
+        """The same on this device, but for coefficients and errors, which are as large as the samples."""
+        return replace(self, **{name: getattr(self, name).to(device) for name in ("features", "shared", "inverse")})
 
 
 @dataclass
@@ -130,27 +140,75 @@ class Remainders:
     kept: dict[tuple[str, str], ObjectResiduals] = field(default_factory=dict)
     taken: dict[tuple[str, str], list[ConditionedRows | None]] = field(default_factory=dict)
 
+    def copy(self) -> Remainders:
+        """The same, with dicts of its own."""
+        return replace(self, kept=dict(self.kept), taken=dict(self.taken))
+
     @torch.no_grad()
-    def keep(self, prior: LatentPrior, column: str, ids: list[str], rows: Rows, errors: Tensor, unit: Tensor) -> None:
+    def keep(
+        self,
+        prior: LatentPrior,
+        column: str,
+        ids: list[str],
+        rows: Rows,
+        errors: Tensor,
+        unit: Tensor,
+        further: bool = False,
+    ) -> None:
         """Store the errors at the samples of these ids, (N, *shape), in place of earlier ones. Cost: O(k^3) per id.
 
         Args:
             rows: coded, with known ids.  unit: of each value, broadcastable to a sample.
+            further: keep the earlier ones too, or these alone where their rows are not known.
         """
-        resemblance, leaves = self.resembling.get(column, ResidualCovariance()), learned_by_column(prior)[column]
-        features, level = unit_features(prior, leaves, rows), level_of(leaves, rows)
+        leaves, table = learned_by_column(prior)[column], columns_of(prior, rows)
+        features, level, errors = unit_features(prior, leaves, rows), level_of(leaves, rows), errors.cpu()
         for name in ids:
-            self.kept.pop((column, name), None)
+            before = self.kept.pop((column, name), None)
             own = torch.nonzero(level == leaves[0].levels.index(name)).squeeze(1)  # (k,)
-            error, v = errors[own.to(errors.device)], features[own]  # (k, *shape), (k, H)
-            shared = resemblance.shared((error / unit.to(error)).flatten(1).double(), v @ v.T).to(v)
-            if shared[1:].sum() <= 0.0:  # independent errors: nothing to predict
-                continue
-            C = covariogram_terms(v @ v.T) @ shared[1:]  # h(kappa_ij), (k, k)
-            C.diagonal().copy_(shared[0].clamp_min((1.0 + LEAST_OWN) * shared[1:].sum()))  # positive definite
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(C)).contiguous()
-            coefficients = inverse.to(error) @ error.flatten(1)  # C^-1 e, (k, K)
-            self.kept[column, name] = ObjectResiduals(v, coefficients.reshape(error.shape).cpu(), shared, inverse)
+            e, v = errors[own.cpu()], features[own]  # (k, *shape), (k, H)
+            places = {read: [values[n] for n in own.tolist()] for read, values in table.items()}
+            if further and before is not None:
+                if before.errors is None or before.rows is None:
+                    self.kept[column, name] = before
+                    continue
+                e, v = torch.cat([before.errors, e]), torch.cat([before.features, v])
+                places = {read: before.rows[read] + values for read, values in places.items()}
+            self._store((column, name), v, e, places, unit)
+
+    def _store(
+        self, key: tuple[str, str], features: Tensor, errors: Tensor, rows: dict[str, list[Any]], unit: Tensor
+    ) -> None:
+        """Store the errors of an object, unless all are 0, with the covariance that is estimated from them."""
+        self.kept.pop(key, None)
+        resemblance, correlation = self.resembling.get(key[0], ResidualCovariance()), features @ features.T
+        shared = resemblance.shared((errors / unit.to(errors)).flatten(1).double(), correlation).to(features)
+        if shared[0] <= 0.0:
+            return
+        C = covariogram_terms(correlation) @ shared[1:]  # h(kappa_ij), (k, k)
+        C.diagonal().copy_(shared[0].clamp_min((1.0 + LEAST_OWN) * shared[1:].sum()))  # positive definite
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(C)).contiguous()
+        coefficients = (inverse.to(errors) @ errors.flatten(1)).reshape(errors.shape)  # C^-1 e, (k, *shape)
+        self.kept[key] = ObjectResiduals(features, coefficients, shared, inverse, errors, rows)
+
+    def given(self) -> dict[str, dict[str, list[Any]]]:
+        """Rows of the samples of all objects, joined, by column of their ids; those whose rows are known."""
+        found: dict[str, dict[str, list[Any]]] = {}
+        for (column, _), kept in self.kept.items():
+            for name, values in (kept.rows or {}).items():
+                found.setdefault(column, {}).setdefault(name, []).extend(values)
+        return found
+
+    @torch.no_grad()
+    def follow_predictions(self, column: str, change: Tensor, unit: Tensor) -> None:
+        """Store errors again after predictions at the rows of `given` have fallen by `change`, (N, *shape)."""
+        start = 0
+        for key, kept in list(self.kept.items()):
+            if key[0] == column and kept.errors is not None and kept.rows is not None:
+                e = kept.errors + change[start : start + len(kept.errors)]
+                start += len(e)
+                observed = torch.where(kept.errors == 0.0, 0.0, e)
+                self._store(key, kept.features, observed, kept.rows, unit)
 
     @torch.no_grad()
     def at(self, prior: LatentPrior, rows: Rows, shape: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
@@ -158,19 +216,35 @@ class Remainders:
         if not self.kept:
             return None
         total, variance = torch.zeros(len(rows), *shape), torch.zeros(len(rows), dtype=torch.float64)
-        for column, leaves in learned_by_column(prior).items():
-            names = [name for known, name in self.kept if known == column and name in leaves[0].levels]
-            level = level_of(leaves, rows)
-            for name in names:
-                here = torch.nonzero(level == leaves[0].levels.index(name)).squeeze(1)
-                if len(here):
-                    kept, at = self.kept[column, name], here.cpu()
-                    kappa = unit_features(prior, leaves, rows[here]) @ kept.features.T  # (n, k)
-                    c = kept.covariance(kappa)  # (n, k)
-                    total[at] += (c.to(kept.coefficients) @ kept.coefficients.flatten(1)).reshape(-1, *shape)
-                    left = kept.shared[1:].sum() - ((c @ kept.inverse) * c).sum(1)  # h(1) - c'C^-1 c, (n,)
-                    variance[at] += left.clamp_min(0.0).cpu()
+        for key, at, c in self._covariances(prior, rows):
+            coefficients = self.kept[key].coefficients
+            total[at] += (c.to(coefficients) @ coefficients.flatten(1)).reshape(-1, *shape)
+            variance[at] += self.kept[key].variance(c).cpu()
         return total, variance
+
+    @torch.no_grad()
+    def draw(self, prior: LatentPrior, rows: Rows, shape: tuple[int, ...], seed: int) -> Tensor:
+        """A draw of what is left of the errors at rows, with mean zero and the variance of `at`, (N, *shape), in units.
+
+        One pattern per object, of independent values, times the standard deviation at each row: a draw is one function
+        of the row, as draws of the latents are.
+        """
+        found, numbers = torch.zeros(len(rows), *shape), {key: number for number, key in enumerate(self.kept)}
+        for key, at, c in self._covariances(prior, rows):
+            generator = torch.Generator().manual_seed(derive_seed(seed, numbers[key]))
+            std = self.kept[key].variance(c).sqrt().to(found)
+            found[at] += std.reshape(-1, *(1 for _ in shape)) * torch.randn(shape, generator=generator)
+        return found
+
+    def _covariances(self, prior: LatentPrior, rows: Rows) -> Iterator[tuple[tuple[str, str], Tensor, Tensor]]:
+        """Per object with samples: its key, where its rows are, (n,), and c of these rows, (n, k)."""
+        for column, leaves in learned_by_column(prior).items():
+            level = level_of(leaves, rows)
+            for key in [(known, name) for known, name in self.kept if known == column and name in leaves[0].levels]:
+                here = torch.nonzero(level == leaves[0].levels.index(key[1])).squeeze(1)
+                if len(here):
+                    kappa = unit_features(prior, leaves, rows[here]) @ self.kept[key].features.T  # (n, k)
+                    yield key, here.cpu(), self.kept[key].covariance(kappa)
 
     def follow(self, prior: LatentPrior, moves: list[Move | None]) -> None:
         """Reorder stored features after ids of a column were added or dropped, which changes H."""
@@ -206,7 +280,8 @@ class Remainders:
     def to_json(self) -> dict[str, Any]:
         resembling = {name: asdict(own) for name, own in self.resembling.items()}
         taken = [[*key, [None if own is None else list(own.ids) for own in parts]] for key, parts in self.taken.items()]
-        return {"resembling": resembling, "kept": [list(key) for key in self.kept], "taken": taken}
+        kept, rows = [list(key) for key in self.kept], [own.rows for own in self.kept.values()]
+        return {"resembling": resembling, "kept": kept, "rows": rows, "taken": taken}
 
     @classmethod
     def from_saved(
@@ -229,16 +304,21 @@ class Remainders:
                 Covariogram(float(own[part]["var"]), _three(own[part]["weights"])) for part in ("deviations", "errors")
             )
             found.resembling[str(name)] = ResidualCovariance(of_deviations, of_errors, float(own["directions"]))
-        for number, (column, name) in enumerate(saved["kept"]):
-            parts = ObjectResiduals.__dataclass_fields__
-            own = ObjectResiduals(**{part: tensors[f"{number}.{part}"] for part in parts}).on(prior.device)
+        rows_of = saved.get("rows", [None] * len(saved["kept"]))  # earlier files have no rows and errors
+        for number, ((column, name), rows) in enumerate(zip(saved["kept"], rows_of, strict=True)):
+            parts = ("features", "coefficients", "shared", "inverse", *(() if rows is None else ("errors",)))
+            own = ObjectResiduals(**{part: tensors[f"{number}.{part}"] for part in parts}, rows=rows).on(prior.device)
             k = len(own.features)
             fits = own.coefficients.shape == (k, *shape) and own.inverse.shape == (k, k) and own.shared.shape == (4,)
+            if own.errors is not None and rows is not None:
+                fits = fits and own.errors.shape == (k, *shape) and {len(values) for values in rows.values()} == {k}
             if not fits or own.features.ndim != 2 or not all(x.isfinite().all() for x in own.tensors().values()):
                 raise ValueError(f"the stored errors of {str(name)[:40]!r} must be finite and of the samples' shape")
             if str(column) not in found.resembling:
                 raise ValueError("the stored errors of added ids must be of ids of a column with a covariogram")
             found.kept[str(column), str(name)] = own
+        for rows in found.given().values():
+            prior.code(Table(rows))  # raises where they do not fit the kernel
         return found
 
 
@@ -263,6 +343,18 @@ def _taken_from(
         found[str(column), str(name)] = parts
     if not set(found) <= added:
         raise ValueError("the sites of added ids must be of ids that were added")
+    return found
+
+
+def columns_of(prior: LatentPrior, rows: Rows) -> dict[str, list[Any]]:
+    """A table that `LatentPrior.code` reads as these rows: ids as text, numbers as such."""
+    found: dict[str, list[Any]] = {}
+    # A column of ids is text for numeric kernels too; of several leaves the one with the most levels defines the codes.
+    for leaf in sorted(prior.leaves(), key=lambda leaf: -len(leaf.levels) if isinstance(leaf, IdLeaf) else 0):
+        values = rows.columns[leaf.key].by_row.tolist()
+        for position, name in enumerate(leaf.columns_read):
+            named = [leaf.levels[n] for n in values] if isinstance(leaf, IdLeaf) else [own[position] for own in values]
+            found.setdefault(name, named)
     return found
 
 

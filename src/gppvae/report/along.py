@@ -99,14 +99,15 @@ def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None,
     last = every if test is None else tables[-1].numeric((column,))  # the last part is the held-out one
     grid = _grid_along(model, column, every, float(last.max()))
     channels = _top_channels(model, np.concatenate([part.samples for part in parts]), MAX_LINES)
-    least = model.model_.autoencoder.likelihood.values.least_value
+    values = model.model_.autoencoder.likelihood.values
+    least, most = values.least_value, values.most_value
     names, series = channel_names(model), {channel: list[Series]() for channel in channels}
     for colour, level in enumerate(_levels_shown(parts, by)):
         drawn = model.predict(_filled(tables, column, grid, by, level), n_samples=16, include_noise=True)
         mean, std = np.asarray(drawn.mean), np.asarray(drawn.std)
         label = "" if level is None else named_entry(str(by), level)
         for channel in channels:
-            band = Series(grid, mean[:, channel], label, colour, std[:, channel], least=least)
+            band = Series(grid, mean[:, channel], label, colour, std[:, channel], least=least, most=most)
             series[channel] += [band, *(_points(part, column, by, level, channel, grid, colour) for part in parts)]
     charts = [line_chart(series[c], names[c], column, names[c], width=330, height=220) for c in channels]
     rings = " Open points were held out." if test is not None and train is not None else ""

@@ -376,9 +376,10 @@ def _vector_case(model: GPPVAE, checked: Checked, row: int, title: str, label: s
     x, unit = np.arange(len(names)), "" if scales is None else "standard deviations"
     mean, std, truth = (array[row].ravel() for array in (checked.mean, checked.std, checked.truth))
     shift, spread = scales or (np.zeros_like(mean), np.ones_like(mean))
-    least = model.model_.autoencoder.likelihood.values.least_value
+    values = model.model_.autoencoder.likelihood.values
+    least, most = values.least_value, values.most_value
     series = [
-        Series(x, (mean - shift) / spread, "predicted", 0, std / spread, least=least),
+        Series(x, (mean - shift) / spread, "predicted", 0, std / spread, least=least, most=most),
         Series(x, (truth - shift) / spread, "truth", 1, line=False, dots=True,
                titles=[f"{name}: {value:.4g}" for name, value in zip(names, truth, strict=True)]),
     ]  # fmt: skip

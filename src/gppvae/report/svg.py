@@ -113,7 +113,7 @@ class Series:
         x, y: (M,); NaN breaks the line.  std: (M,), for a band of two standard deviations, or None.
         name: in the legend.  colour: index in the palette.
         line, dots, rings: what to draw; rings are open dots.  titles: tooltips of the dots.
-        least: lower bound of the values, at which the band is clipped.
+        least, most: bounds of the values, at which the band is clipped.
     """
 
     x: Any
@@ -127,11 +127,12 @@ class Series:
     dashed: bool = False
     titles: Sequence[str] = field(default_factory=list)
     least: float = -math.inf
+    most: float = math.inf
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper edge of the band."""
         y, half = np.asarray(self.y, dtype=np.float64), 2.0 * np.asarray(self.std, dtype=np.float64)
-        return np.maximum(y - half, self.least), y + half
+        return np.maximum(y - half, self.least), np.minimum(y + half, self.most)
 
 
 def number(value: float, digits: int = 4) -> str:

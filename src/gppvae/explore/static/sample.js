@@ -112,8 +112,8 @@ function drawCurve(pen, [width, height]) {
   const longest = few ? Math.max(...Array.from({length: n}, (_, i) => nameOf(i).length)) : 0, turned = few && longest * 6.2 > (width - left) / n;
   const bottom = turned ? Math.min(90, 16 + 5.2 * longest) : 36, log = state.log && !own;
   const to = own ? (v, i) => (v - own[0][i]) / own[1][i] : log ? v => Math.log10(Math.max(v, 0) + 1) : v => v;
-  const least = facts.counts ? 0 : -Infinity;  // no band where no count can be
-  const band = side => Array.from(frame.mean, (m, i) => to(Math.max(least, m + side * 2 * (frame.std ? frame.std[i] : 0)), i));
+  const least = facts.ends[0] ?? -Infinity, most = facts.ends[1] ?? Infinity;  // no band where no value can be
+  const band = side => Array.from(frame.mean, (m, i) => to(Math.min(most, Math.max(least, m + side * 2 * (frame.std ? frame.std[i] : 0))), i));
   const kept = state.draws && frame.draws ? frame.draws.shape[0] : 0;
   const seen = [...band(-1), ...band(1), ...(frame.measured ? Array.from(frame.measured, to) : [])];
   let [low, high] = range(seen);
