@@ -202,6 +202,19 @@ def test_the_report_command_writes_the_page_from_the_folder_alone(run: Path, tmp
 # -- predict
 
 
+@pytest.mark.parametrize("letter", ["a", "者", "\U0001f600"])
+def test_pictures_of_long_ids_have_short_names(letter: str, tmp_path: Path) -> None:
+    """Names of files have a limit in bytes, of which a letter may take four."""
+    images, table = spots(3, 4)
+    table["spot"] = [letter * 90 + name for name in table["spot"]]
+    model = GPPVAE(KERNEL, latent_dim=2, network="mlp", epochs=1).fit(images, table, progress=False)
+    model.save(tmp_path / "run")
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    succeed("predict", tmp_path / "run", tmp_path / "rows.csv", "--out", tmp_path / "predicted")
+    names = sorted(path.name for path in (tmp_path / "predicted" / "images").iterdir())
+    assert [name[:4] for name in names] == [f"{n:04d}" for n in range(12)]
+
+
 def test_predict_writes_arrays_rows_and_pictures(run: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("angle,note,spot\n12.5,x,s0\n90.0,y,s4\n301.0,z,s2\n")
