@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +90,7 @@ class Table:
             raw = self[name]
             values = days(raw)
             if values is None:
-                values = pd.to_numeric(pd.Series(raw), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+                values = as_numbers(raw)
             text = np.flatnonzero(np.isnan(values) & ~pd.isna(raw))
             if text.size:
                 shown = shortened(str(raw[text[0]]))
@@ -202,6 +204,20 @@ def _one_dimensional(name: str, values: Any) -> np.ndarray:
     return array
 
 
+def as_numbers(column: np.ndarray) -> np.ndarray:
+    """A column as float64, NaN where it has no number, infinite where a whole number is too large."""
+    try:
+        return pd.to_numeric(pd.Series(column), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    except OverflowError:
+        capped = [(math.inf if x > 0 else -math.inf) if too_large(x) else x for x in column]
+        return as_numbers(np.array(capped, dtype=object))
+
+
+def too_large(value: Any) -> bool:
+    """Whether this is a whole number beyond the range of floats, which Python itself can hold."""
+    return isinstance(value, int) and abs(value) > sys.float_info.max
+
+
 def days(column: np.ndarray) -> np.ndarray | None:
     """Dates as days since 1970-01-01 (UTC), durations as days; None for any other column.
 
@@ -210,6 +226,8 @@ def days(column: np.ndarray) -> np.ndarray | None:
     if column.dtype.kind == "m":
         return np.asarray(column / np.timedelta64(1, "D"), dtype=np.float64)
     first = next((value for value in column if not pd.isna(value)), None) if column.dtype.kind in "OUT" else None
+    if isinstance(first, datetime.timedelta):
+        return days(pd.to_timedelta(pd.Series(column), errors="coerce").to_numpy())
     text = isinstance(first, str) and DATE.match(first) is not None
     if column.dtype.kind != "M" and not text and not isinstance(first, datetime.date):  # Timestamps are dates
         return None
