@@ -418,7 +418,7 @@ class GPPVAE(Plotting, Measuring):
 
         Args:
             table: rows to predict; ids known from training, numbers of any value.
-            n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
+            n_samples: draws of the latents to average over, at least 2; 0 decodes their mean and gives no std.
             include_noise: whether std and `interval` are those of a new sample, including noise and model errors; needs
                 draws.
             seed: of the draws; that of the estimator when None.
@@ -426,6 +426,10 @@ class GPPVAE(Plotting, Measuring):
         """
         model, weights = self._fitted
         whole("n_samples", n_samples, 0)
+        if n_samples == 1:
+            raise ValueError(
+                "expected 0 draws or at least 2, since one has no std, got n_samples=1; use for example n_samples=64"
+            )
         if include_noise and n_samples == 0:
             raise ValueError("include_noise needs draws to give a std, got n_samples=0; use for example n_samples=64")
         rows = model.prior.code(Table(table))
