@@ -449,6 +449,19 @@ def test_named_values_are_found_by_their_names() -> None:
     np.testing.assert_array_equal(values(b"1,2\n", (2,), "file 1", ["zinc", "urea"]), [[1.0, 2.0]])
 
 
+def test_names_may_be_numbers() -> None:
+    """As wavelengths are: the line of names was taken for a sample."""
+    from gppvae.explore.objects import values
+
+    names, content = ["400", "500.5"], b"500.5,400\n1,2\n3,4\n"
+    np.testing.assert_array_equal(values(content, (2,), "file 1", names), [[2.0, 1.0], [4.0, 3.0]])
+    np.testing.assert_array_equal(
+        values(b"7," + content.replace(b"\n", b"\n9,", 2), (2,), "file 1", names), [[2, 1], [4, 3]]
+    )
+    np.testing.assert_array_equal(values(content, (2,), "file 1")[0], [500.5, 400.0])
+    np.testing.assert_array_equal(values(b"400,1\n", (2,), "file 1", names), [[400.0, 1.0]])
+
+
 def test_the_page_answers_while_an_object_is_learned(pictures: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     answers, learning, go_on = pictures.answers(), threading.Event(), threading.Event()
     before = unpack(answers.frame({"row": ROW}))[1]["mean"]
