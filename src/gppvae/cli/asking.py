@@ -182,7 +182,7 @@ def encode(
 
     Example: gppvae encode runs/threes --data threes.npy --out latents
     """
-    with _fitted(run) as model:
+    with _fitted(run, out) as model:
         samples = Inputs.of_model(source, model).samples(table)
         with row_bar("encode", shown):
             mean, _ = model.encode(samples, return_std=True, out=out)
