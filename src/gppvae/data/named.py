@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from numbers import Real
 from typing import Any
 
@@ -79,9 +80,8 @@ def from_frame(frame: pd.DataFrame) -> Named:
 
 def _check_numbers(column: pd.Series) -> None:
     """Raise ValueError unless a column of any type holds numbers or missing values only."""
-    wrong = [
-        row for row, value in enumerate(column) if too_large(value) or not (isinstance(value, Real) or pd.isna(value))
-    ]
+    fits = (not too_large(x) if isinstance(x, (Real, Decimal)) else pd.isna(x) for x in column)
+    wrong = [row for row, fit in enumerate(fits) if not fit]
     if wrong or column.dtype != object:
         large = bool(wrong) and too_large(column.iloc[wrong[0]])
         shown = shortened(str(column.iloc[wrong[0]])) if wrong else str(column.dtype)

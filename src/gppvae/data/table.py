@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -244,6 +245,6 @@ def repeated_name(names: Iterable[str]) -> str | None:
 
 def id_text(value: Any) -> str:
     """An id as text: 3 and 3.0 are both "3"."""
-    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+    if isinstance(value, (float, np.floating, Decimal)) and float(value).is_integer() and value == int(value):
         return str(int(value))
     return str(value)
