@@ -24,7 +24,7 @@ from gppvae.data.run_files import model_file
 from gppvae.data.table import Rows, Table
 from gppvae.data.words import shown
 from gppvae.estimator.calibration import Calibration
-from gppvae.estimator.checks import MAX_BATCH, MAX_EPOCHS, MAX_WIDTH, number, readable_algebra, whole
+from gppvae.estimator.checks import MAX_BATCH, MAX_EPOCHS, MAX_WIDTH, draws_for_std, number, readable_algebra, whole
 from gppvae.estimator.choices import PATIENCE, TOLERANCE
 from gppvae.estimator.cost import log_cost, warn_missing_variance
 from gppvae.estimator.explain import ROWS, explain
@@ -425,13 +425,7 @@ class GPPVAE(Plotting, Measuring):
             out: folder for mean.npy and std.npy, which are returned as memory maps.
         """
         model, weights = self._fitted
-        whole("n_samples", n_samples, 0)
-        if n_samples == 1:
-            raise ValueError(
-                "expected 0 draws or at least 2, since one has no std, got n_samples=1; use for example n_samples=64"
-            )
-        if include_noise and n_samples == 0:
-            raise ValueError("include_noise needs draws to give a std, got n_samples=0; use for example n_samples=64")
+        draws_for_std(n_samples, include_noise)
         rows = model.prior.code(Table(table))
         shape = shape_out(len(rows), self.shape_, self.layout_)
         if n_samples == 0:
