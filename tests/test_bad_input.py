@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -231,6 +232,23 @@ def test_one_row_per_id_leaves_none_for_validation(folder: Path) -> None:
 
 
 # -- output folders
+
+
+def test_latents_are_not_written_among_the_files_of_a_run(folder: Path, run: Path) -> None:
+    before = sorted(run.iterdir())
+    result = CliRunner().invoke(app, ["encode", str(run), "--data", str(folder / "spots.npy"), "--out", str(run)])
+    assert "already holds predictions or other files; choose another folder" in refused(result)
+    assert sorted(run.iterdir()) == before
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"settings": 1, "about": [1]}'])
+@pytest.mark.parametrize("words", [["info"], ["report"], ["explore", "--no-browser", "--table", "spots.csv"]])
+def test_damaged_settings_of_a_run_are_named(words: list[str], content: str, folder: Path, run: Path) -> None:
+    shutil.copytree(run, folder / "damaged")
+    (folder / "damaged" / "config.json").write_text(content)
+    given = [str(folder / word) if word.endswith(".csv") else word for word in words[1:]]
+    result = CliRunner().invoke(app, [words[0], str(folder / "damaged"), *given])
+    assert "config.json" in refused(result)
 
 
 def test_a_folder_that_holds_a_run(folder: Path, run: Path) -> None:

@@ -154,6 +154,26 @@ def test_a_fit_that_was_stopped_before_its_report_only_writes_the_report(tmp_pat
     assert call(*words).exit_code == 2
 
 
+def test_a_finished_model_of_another_fit_is_not_taken_for_the_one_asked_for(tmp_path: Path) -> None:
+    """Its report was written, and the answer said that it was trained on the new samples."""
+    images, table = spots(3, 4)
+    csv, npy = write(tmp_path, images, table)
+    other_csv, other_npy = write(tmp_path, images[::-1], table, "other")
+    rest = ["--out", tmp_path / "run", *QUICK]
+    succeed("fit", csv, "--data", npy, "--kernel", KERNEL, "--epochs", 1, "--no-report", *rest)
+    GPPVAE.load(tmp_path / "run").save(tmp_path / "saved")
+    for changed in (
+        ["fit", csv, "--data", npy, "--kernel", KERNEL, "--epochs", 2, *rest],
+        ["fit", csv, "--data", npy, "--kernel", "Learned(spot, 2)", "--epochs", 1, *rest],
+        ["fit", other_csv, "--data", other_npy, "--kernel", KERNEL, "--epochs", 1, *rest],
+        ["fit", csv, "--data", npy, "--kernel", KERNEL, "--epochs", 1, *rest, "--out", tmp_path / "saved"],
+    ):
+        result = call(*changed)
+        assert result.exit_code == 2 and "already holds a finished run" in result.stderr
+        assert not (tmp_path / "run" / "report.html").exists()
+    succeed("fit", csv, "--data", npy, "--kernel", KERNEL, "--epochs", 1, *rest)
+
+
 def test_the_report_command_loses_no_section_and_takes_the_data(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     before = sections(tmp_path / "run" / "report.html")
@@ -180,6 +200,19 @@ def test_the_report_command_writes_the_page_from_the_folder_alone(run: Path, tmp
 
 
 # -- predict
+
+
+@pytest.mark.parametrize("letter", ["a", "者", "\U0001f600"])
+def test_pictures_of_long_ids_have_short_names(letter: str, tmp_path: Path) -> None:
+    """Names of files have a limit in bytes, of which a letter may take four."""
+    images, table = spots(3, 4)
+    table["spot"] = [letter * 90 + name for name in table["spot"]]
+    model = GPPVAE(KERNEL, latent_dim=2, network="mlp", epochs=1).fit(images, table, progress=False)
+    model.save(tmp_path / "run")
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    succeed("predict", tmp_path / "run", tmp_path / "rows.csv", "--out", tmp_path / "predicted")
+    names = sorted(path.name for path in (tmp_path / "predicted" / "images").iterdir())
+    assert [name[:4] for name in names] == [f"{n:04d}" for n in range(12)]
 
 
 def test_predict_writes_arrays_rows_and_pictures(run: Path, tmp_path: Path) -> None:

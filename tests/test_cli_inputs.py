@@ -69,6 +69,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table.to_parquet(folder / "v.parquet")
     table.drop(columns=GENES).to_csv(folder / "rows.csv", index=False)
     table[["subject", "age", *GENES]].to_csv(folder / "genes.csv", index=False)
+    whole = table[["subject", "age", *GENES]].astype({"age": int})
+    whole.to_csv(folder / "whole_ages.csv", index=False)
     table[GENES].to_csv(folder / "only_genes.tsv", index=False, sep="\t")
     np.save(folder / "genes.npy", table[GENES].to_numpy())
     as_anndata(table).write_h5ad(folder / "v.h5ad")
@@ -90,6 +92,7 @@ FORMS = {
     "tabs": ["v.tsv", "--samples", "gene_*"],
     "parquet": ["v.parquet", "--samples", "gene_*"],
     "a table of their own": ["rows.csv", "--data", "genes.csv"],
+    "numbers written in another way": ["rows.csv", "--data", "whole_ages.csv"],
     "without rows": ["rows.csv", "--data", "only_genes.tsv"],
 }
 

@@ -312,6 +312,8 @@ def test_unknown_ids_and_other_shapes_are_refused(quick: GPPVAE) -> None:
         quick.encode(np.zeros((2, 9, 9)))
     with pytest.raises(ValueError, match="n_samples must be a whole number of at least 0, got -1"):
         quick.predict({"spot": ["s0"], "angle": [0.0]}, n_samples=-1)
+    with pytest.raises(ValueError, match="expected 0 draws or at least 2, since one has no std, got n_samples=1"):
+        quick.predict({"spot": ["s0"], "angle": [0.0]}, n_samples=1)
 
 
 def test_no_rows_give_no_predictions(quick: GPPVAE) -> None:

@@ -162,6 +162,11 @@ def test_the_value_that_is_no_number_is_shown_with_its_row() -> None:
         Samples(dates)
 
 
+def test_numbers_too_large_for_floats_are_no_samples() -> None:
+    with pytest.raises(ValueError, match=r"'a' must be numeric .* got '1000\d*\.\.\.' in row 1; rescale the column"):
+        Samples(pd.DataFrame({"a": [1, 10**400], "b": [1.0, 2.0]}))
+
+
 def test_numbers_of_any_kind_in_one_column_are_numbers() -> None:
     frame = pd.DataFrame({"a": [1, None, 2.5], "b": [3, 4, 5]}).astype(object)
     y, mask = Samples(frame, missing="mask").read(torch.arange(3))

@@ -1,12 +1,15 @@
 """Parquet tables are read as CSV tables are."""
 
+import decimal
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from gppvae.data.files import read_table
+from gppvae.data.named import from_frame
 
 
 def test_ids_and_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
@@ -38,3 +41,12 @@ def test_what_to_install_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyarrow", None)  # importing it then fails
     with pytest.raises(ValueError, match=r"needs pyarrow, .*; pip install 'gppvae\[parquet\]'"):
         read_table(tmp_path / "t.pq")
+
+
+def test_decimals_are_numbers_and_ids_as_in_text(tmp_path: Path) -> None:
+    """As databases export them."""
+    numbers = [decimal.Decimal(text) for text in ("1.0", "12.5", "100")]
+    pd.DataFrame({"id": numbers, "age": numbers, "iron": numbers}).to_parquet(tmp_path / "t.parquet")
+    table = read_table(tmp_path / "t.parquet", ["id"])
+    assert table["id"].tolist() == ["1", "12.5", "100"]
+    np.testing.assert_array_equal(from_frame(table[["age", "iron"]]).values, [[1.0, 1.0], [12.5, 12.5], [100.0, 100.0]])

@@ -120,6 +120,13 @@ def test_decimal_commas_are_named() -> None:
         Table({"a": ["1,5", "2,5"]}).numeric(("a",))
 
 
+def test_numbers_too_large_for_floats_are_infinite() -> None:
+    with pytest.raises(ValueError, match=r"column 'a' must be finite, got -inf in row 1 \(1 such rows\)"):
+        Table({"a": [1, -(10**400), 2]}).numeric(("a",))
+    large = Table({"a": [2**70, None, "7"]}).numeric(("a",), may_miss=True)
+    np.testing.assert_array_equal(large[:, 0], [2.0**70, np.nan, 7.0])
+
+
 def test_rows_share_distinct_values_when_sliced() -> None:
     rows = Rows({"a": Column(torch.tensor([1, 0, 1, 2]), torch.tensor([[5.0], [6.0], [7.0]]))}, 4)
     for index in (slice(1, 3), torch.tensor([1, 2]), torch.tensor([False, True, True, False])):
@@ -163,6 +170,8 @@ def test_dates_are_days_since_1970(dates: object) -> None:
 def test_durations_are_days_and_other_texts_are_no_dates() -> None:
     table = Table({"took": pd.to_timedelta([12, 36], unit="h"), "t": ["2020-01-01", "x"], "id": ["7-1", "7-2"]})
     assert table.numeric(("took",))[:, 0].tolist() == [0.5, 1.5]
+    hours = [datetime.timedelta(hours=12), None, datetime.timedelta(hours=36)]
+    np.testing.assert_array_equal(Table({"took": hours}).numeric(("took",), may_miss=True)[:, 0], [0.5, np.nan, 1.5])
     with pytest.raises(ValueError, match=r"'t' must be numeric, got values like 'x'.*write dates as 2020-01-31"):
         table.numeric(("t",))
     with pytest.raises(ValueError, match="'id' must be numeric, got values like '7-1'"):

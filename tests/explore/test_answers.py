@@ -397,6 +397,23 @@ def test_a_slider_goes_around_where_all_of_the_kernel_repeats(kernel, highest, s
     assert column.span() == pytest.approx(span) and column.period == period
 
 
+@pytest.mark.parametrize("text", [True, False])
+def test_dates_are_days_as_in_the_kernel(text: bool) -> None:
+    dates = pd.date_range("2020-01-01", periods=12, freq="7D")
+    table = pd.DataFrame({"day": dates.strftime("%Y-%m-%d") if text else dates, "born": dates})
+    samples = np.outer(np.sin(np.arange(12.0) / 3), [1.0, 2.0]).astype(np.float32)
+    with one_thread():
+        model = GPPVAE("RBF(day)", latent_dim=1, width=8, epochs=2).fit(samples, table, progress=False)
+    answers = Answers(model, Source(make_part(model, table, samples)), "t", "t")
+    meta, first = answers.meta(), 18262.0  # days from 1970 to 2020
+    assert meta["columns"][0]["values"] == [first + 7 * n for n in range(12)]
+    assert meta["table"]["columns"]["day"] == {"kind": "number", "values": meta["columns"][0]["values"]}
+    assert meta["table"]["columns"]["born"]["kind"] == "id" and meta["start"] == {"day": first}
+    facts, found = unpack(answers.frame({"row": {"day": first + 14}}))
+    assert facts["status"] == 1
+    np.testing.assert_allclose(found["mean"], model.predict(table.iloc[2:3]).mean[0], atol=1e-5)
+
+
 def test_columns_that_do_not_apply_are_missing_in_rows_and_paths() -> None:
     rng = np.random.default_rng(0)
     sick = np.arange(24) % 2.0
@@ -431,6 +448,19 @@ def test_named_values_are_found_by_their_names() -> None:
     with pytest.raises(ValueError, match="expected lines of 2 numbers in file 1, got none"):
         values(b"zinc,urea\n", (2,), "file 1", ["zinc", "urea"])
     np.testing.assert_array_equal(values(b"1,2\n", (2,), "file 1", ["zinc", "urea"]), [[1.0, 2.0]])
+
+
+def test_names_may_be_numbers() -> None:
+    """As wavelengths are: the line of names was taken for a sample."""
+    from gppvae.explore.objects import values
+
+    names, content = ["400", "500.5"], b"500.5,400\n1,2\n3,4\n"
+    np.testing.assert_array_equal(values(content, (2,), "file 1", names), [[2.0, 1.0], [4.0, 3.0]])
+    np.testing.assert_array_equal(
+        values(b"7," + content.replace(b"\n", b"\n9,", 2), (2,), "file 1", names), [[2, 1], [4, 3]]
+    )
+    np.testing.assert_array_equal(values(content, (2,), "file 1")[0], [500.5, 400.0])
+    np.testing.assert_array_equal(values(b"400,1\n", (2,), "file 1", names), [[400.0, 1.0]])
 
 
 def test_the_page_answers_while_an_object_is_learned(pictures: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from gppvae.report.along import plot_along
 from gppvae.report.checked import LEVELS, Checked, check_rows
 from gppvae.report.plots import coverage_verdict, epoch_axis, plot_cases, plot_training
 from gppvae.report.run import first_cell, write_report
-from tiny import held_out
+from gppvae.report.turning import find_turn, measured
+from tiny import held_out, spots
 
 EXPLAINED = "What each term explains"
 
@@ -135,6 +136,25 @@ def test_the_page_of_images_opens_where_it_was_tested(tmp_path: Path) -> None:
     assert "least certain of those measured" in plain
 
 
+@pytest.mark.parametrize(
+    ("kernel", "shift"),
+    [("Periodic(angle, 360)", -180.0), ("Periodic(angle, 360)", 720.0), ("Periodic(angle, 360) * RBF(angle)", -180.0)],
+)
+def test_every_measured_view_is_on_the_turntable(kernel: str, shift: float) -> None:
+    """Angles below 0 or above one turn were shown as never measured."""
+    images, table = spots(3, 8)
+    table["angle"] += shift
+    model = GPPVAE(f"Learned(spot, 2) * {kernel}", 2, network="mlp", epochs=1, batch_size=16)
+    model.fit(images, table, progress=False)
+    turn = find_turn(model)
+    assert turn is not None and (min(turn.views) < 0.0) == ("RBF" in kernel)
+    frames, held = measured(model, turn, (images[::2], table[::2]), (images[1::2], table[1::2]))
+    assert np.isfinite(frames).all((2, 3, 4)).sum() == len(images) and held.sum() == len(images) // 2
+    for n, (spot, angle) in enumerate(zip(table["spot"], table["angle"], strict=True)):
+        view = turn.views.index(angle if "RBF" in kernel else angle % 360.0)
+        np.testing.assert_array_equal(frames[turn.objects.index(spot), view, 0], images[n])
+
+
 def checked(truth: np.ndarray, mean: np.ndarray, std: float = 1.0) -> Checked:
     return Checked(None, truth, mean, np.ones_like(mean), np.full_like(mean, std), np.ones(()), NORMAL)  # type: ignore[arg-type]
 
@@ -189,6 +209,19 @@ def test_columns_that_do_not_apply_to_some_rows(kernel: str, tmp_path: Path) -> 
     assert plot is not None and plot.charts and "nan" not in "".join(chart.body for chart in plot.charts)
     page = write_report(tmp_path, model, train=part, test=part)
     assert EXPLAINED in sections(page) and "Measured and predicted" in sections(page)
+
+
+@pytest.mark.parametrize("kernel", ["Linear(sick) * RBF(years)", "Linear(sick) * RBF(x, y)"])
+@pytest.mark.parametrize("held", [True, False])
+def test_a_column_may_apply_to_no_row_of_a_part(kernel: str, held: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sick = (np.arange(40) >= 8) * 1.0
+    numbers = {name: np.where(sick == 1.0, rng.uniform(0.0, 9.0, 40), np.nan) for name in ("years", "x", "y")}
+    table, y = pd.DataFrame({"sick": sick, **numbers}), rng.normal(size=(40, 3)).astype(np.float32)
+    model = GPPVAE(kernel, latent_dim=2, epochs=2, pixel_var=None, batch_size=16).fit(y, table, progress=False)
+    healthy, ill = (y[:8], table[:8]), (y[8:], table[8:])
+    page = write_report(tmp_path, model, train=ill if held else healthy, test=healthy if held else None)
+    assert ("Measured and predicted" in sections(page)) == (held or "years" in kernel)  # a line along the switch
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,9 @@ def predict(
     run: Run,
     rows: Rows,
     out: Out,
-    n_samples: Annotated[int, typer.Option(help="Draws of the latents to average over; 0 gives no std.")] = 0,
+    n_samples: Annotated[
+        int, typer.Option(help="Draws of the latents to average over, 2 or more; 0 gives no std.")
+    ] = 0,
     include_noise: Annotated[
         bool, typer.Option(help="Give the std of new samples, with noise and errors of the model; needs --n-samples.")
     ] = False,
@@ -180,7 +182,7 @@ def encode(
 
     Example: gppvae encode runs/threes --data threes.npy --out latents
     """
-    with _fitted(run) as model:
+    with _fitted(run, out) as model:
         samples = Inputs.of_model(source, model).samples(table)
         with row_bar("encode", shown):
             mean, _ = model.encode(samples, return_std=True, out=out)

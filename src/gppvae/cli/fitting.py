@@ -6,7 +6,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,11 @@ from gppvae.cli.options import (
     with_options,
 )
 from gppvae.cli.output import answer, print_scores, utf8
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gppvae.estimator import GPPVAE
 
 
 @with_options
@@ -186,11 +191,13 @@ def fit(
             folder.check_unfinished()
         groups = groups_from_words(utf8(*kernel))
         train, validation = fit_data(table, source, held_out, groups, settings.seed)
+        wanted = GPPVAE(groups, **_given(settings, of_likelihood))
+        if folder.finished() and not _is_fit(out, wanted, *train):
+            folder.check_unfinished()
         if folder.finished():  # interrupted between fit and report
             model = GPPVAE.load(out)
         else:
-            model = GPPVAE(groups, **_given(settings, of_likelihood))
-            model.fit(
+            model = wanted.fit(
                 *train,
                 validation=validation,
                 out=out,
@@ -209,6 +216,27 @@ def fit(
             lines.append(f"report: {result['report']}")
         metrics = {phase: values for phase, _, values in final_metrics(model.history_)}
         answer(shown, result | {"metrics": metrics}, *lines)
+
+
+def _is_fit(out: Path, wanted: GPPVAE, samples: Any, frame: pd.DataFrame) -> bool:
+    """Whether the finished run in a folder has the settings of `wanted` and was fitted to these data."""
+    from gppvae.data.run_files import CONFIG
+    from gppvae.data.table import Table
+    from gppvae.estimator import GPPVAE
+    from gppvae.estimator.settings import settings_of
+    from gppvae.training.folder import read_config
+
+    if not (out / CONFIG).exists():  # a model that was only saved
+        return False
+    before = read_config(out)["settings"]
+    if before["given"] != json.loads(json.dumps(settings_of(wanted))):
+        return False
+    model = GPPVAE.load(out)
+    try:
+        facts = model._data_facts(model._samples(samples), model.prior_.code(Table(frame)))
+    except ValueError:  # samples of another shape, ids that the model does not know
+        return False
+    return bool(before["data"] == facts)
 
 
 def _given(settings: FitSettings, of_likelihood: LikelihoodOptions) -> dict[str, Any]:

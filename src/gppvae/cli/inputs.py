@@ -128,18 +128,18 @@ class Inputs:
         """Samples in a separate table; columns in both tables must agree row by row."""
         from gppvae.data.files import read_table
         from gppvae.data.named import from_frame
-        from gppvae.data.table import Table
+        from gppvae.data.table import id_text
 
         values = read_table(place, self.ids)
         shared = [] if frame is None else [name for name in values.columns if name in set(frame.columns)]
         if len(values) == (len(values) if frame is None else len(frame)):
             for name in shared:
-                ours, theirs = Table(values), Table(frame)
-                differ = [n for n in range(len(values)) if str(ours[name][n]) != str(theirs[name][n])]
-                if differ:
+                ours, theirs = ([id_text(value) for value in table[name]] for table in (values, frame))
+                differ = next((n for n in range(len(values)) if ours[n] != theirs[n]), None)
+                if differ is not None:
                     raise ValueError(
-                        f"expected rows of {place} in the order of the table, got {ours[name][differ[0]]!r} in column "
-                        f"{name!r} of row {differ[0]} instead of {theirs[name][differ[0]]!r}; put both in one order"
+                        f"expected rows of {place} in the order of the table, got {ours[differ]!r} in column "
+                        f"{name!r} of row {differ} instead of {theirs[differ]!r}; put both in one order"
                     )
         if self.options.samples or self.names is not None:
             return self._columns(values, shared)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from numbers import Real
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from gppvae.data.subset import Subset
-from gppvae.data.table import repeated_name
+from gppvae.data.table import repeated_name, too_large
 from gppvae.data.words import decimal_comma, did_you_mean, shortened
 
 
@@ -79,11 +80,14 @@ def from_frame(frame: pd.DataFrame) -> Named:
 
 def _check_numbers(column: pd.Series) -> None:
     """Raise ValueError unless a column of any type holds numbers or missing values only."""
-    wrong = [row for row, value in enumerate(column) if not (isinstance(value, Real) or pd.isna(value))]
+    fits = (not too_large(x) if isinstance(x, (Real, Decimal)) else pd.isna(x) for x in column)
+    wrong = [row for row, fit in enumerate(fits) if not fit]
     if wrong or column.dtype != object:
+        large = bool(wrong) and too_large(column.iloc[wrong[0]])
         shown = shortened(str(column.iloc[wrong[0]])) if wrong else str(column.dtype)
         where = f" in row {wrong[0]}" if wrong else ""
         advice = decimal_comma(shown) or "choose the columns of the samples by name"
+        advice = "rescale the column" if large else advice
         name = shortened(str(column.name))
         raise ValueError(f"column {name!r} must be numeric to be part of a sample, got {shown!r}{where}; {advice}")
 

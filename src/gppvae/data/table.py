@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -88,7 +91,7 @@ class Table:
             raw = self[name]
             values = days(raw)
             if values is None:
-                values = pd.to_numeric(pd.Series(raw), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+                values = as_numbers(raw)
             text = np.flatnonzero(np.isnan(values) & ~pd.isna(raw))
             if text.size:
                 shown = shortened(str(raw[text[0]]))
@@ -202,6 +205,20 @@ def _one_dimensional(name: str, values: Any) -> np.ndarray:
     return array
 
 
+def as_numbers(column: np.ndarray) -> np.ndarray:
+    """A column as float64, NaN where it has no number, infinite where a whole number is too large."""
+    try:
+        return pd.to_numeric(pd.Series(column), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    except OverflowError:
+        capped = [(math.inf if x > 0 else -math.inf) if too_large(x) else x for x in column]
+        return as_numbers(np.array(capped, dtype=object))
+
+
+def too_large(value: Any) -> bool:
+    """Whether this is a whole number beyond the range of floats, which Python itself can hold."""
+    return isinstance(value, int) and abs(value) > sys.float_info.max
+
+
 def days(column: np.ndarray) -> np.ndarray | None:
     """Dates as days since 1970-01-01 (UTC), durations as days; None for any other column.
 
@@ -210,6 +227,8 @@ def days(column: np.ndarray) -> np.ndarray | None:
     if column.dtype.kind == "m":
         return np.asarray(column / np.timedelta64(1, "D"), dtype=np.float64)
     first = next((value for value in column if not pd.isna(value)), None) if column.dtype.kind in "OUT" else None
+    if isinstance(first, datetime.timedelta):
+        return days(pd.to_timedelta(pd.Series(column), errors="coerce").to_numpy())
     text = isinstance(first, str) and DATE.match(first) is not None
     if column.dtype.kind != "M" and not text and not isinstance(first, datetime.date):  # Timestamps are dates
         return None
@@ -226,6 +245,6 @@ def repeated_name(names: Iterable[str]) -> str | None:
 
 def id_text(value: Any) -> str:
     """An id as text: 3 and 3.0 are both "3"."""
-    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+    if isinstance(value, (float, np.floating, Decimal)) and float(value).is_integer() and value == int(value):
         return str(int(value))
     return str(value)

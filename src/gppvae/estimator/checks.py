@@ -26,6 +26,17 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
         raise ValueError(f"{name} must be a whole number of at least {least}{limit}, got {shown(value)}")
 
 
+def draws_for_std(n_samples: Any, include_noise: bool) -> None:
+    """Raise ValueError unless a std can be computed from this number of draws, or none is asked for."""
+    whole("n_samples", n_samples, 0)
+    if n_samples == 1:
+        raise ValueError(
+            "expected 0 draws or at least 2, since one has no std, got n_samples=1; use for example n_samples=64"
+        )
+    if include_noise and n_samples == 0:
+        raise ValueError("include_noise needs draws to give a std, got n_samples=0; use for example n_samples=64")
+
+
 def number(name: str, value: Any, low: float, high: float, example: str) -> None:
     """Raise ValueError unless `value` is a number from `low` to `high`, not NaN."""
     if not (_is_real(value) and low <= value <= high):

@@ -24,7 +24,7 @@ from gppvae.data.run_files import model_file
 from gppvae.data.table import Rows, Table
 from gppvae.data.words import shown
 from gppvae.estimator.calibration import Calibration
-from gppvae.estimator.checks import MAX_BATCH, MAX_EPOCHS, MAX_WIDTH, number, readable_algebra, whole
+from gppvae.estimator.checks import MAX_BATCH, MAX_EPOCHS, MAX_WIDTH, draws_for_std, number, readable_algebra, whole
 from gppvae.estimator.choices import PATIENCE, TOLERANCE
 from gppvae.estimator.cost import log_cost, warn_missing_variance
 from gppvae.estimator.explain import ROWS, explain
@@ -379,16 +379,14 @@ class GPPVAE(Plotting, Extending):
 
         Args:
             table: rows to predict; ids known from training, numbers of any value.
-            n_samples: draws of the latents to average over; 0 decodes their mean and gives no std.
+            n_samples: draws of the latents to average over, at least 2; 0 decodes their mean and gives no std.
             include_noise: whether std and `interval` are those of a new sample, including noise and model errors; needs
                 draws.
             seed: of the draws; that of the estimator when None.
             out: folder for mean.npy and std.npy, which are returned as memory maps.
         """
         model, weights = self._fitted
-        whole("n_samples", n_samples, 0)
-        if include_noise and n_samples == 0:
-            raise ValueError("include_noise needs draws to give a std, got n_samples=0; use for example n_samples=64")
+        draws_for_std(n_samples, include_noise)
         rows = model.prior.code(Table(table))
         shape = shape_out(len(rows), self.shape_, self.layout_)
         if n_samples == 0:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from gppvae.data.subset import evenly
-from gppvae.data.table import Table, id_text
+from gppvae.data.table import Table, as_numbers, days, id_text
 from gppvae.kernels import IdLeaf, InducingLeaf
 from gppvae.kernels.periods import nested_periods, one_period
 from gppvae.models.objects import learned_by_column, open_columns
@@ -115,8 +114,9 @@ def check_row(columns: list[ColumnFacts], row: Any) -> dict[str, Any]:
 
 
 def numbers_in(table: Table, name: str) -> np.ndarray:
-    """A numeric column, (N,), NaN where missing."""
-    return pd.to_numeric(pd.Series(table[name]), errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    """A numeric column, (N,), NaN where missing; dates and durations are days, as the kernel reads them."""
+    found = days(table[name])
+    return as_numbers(table[name]) if found is None else found
 
 
 def _key(number: float) -> float | None:

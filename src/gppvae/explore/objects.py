@@ -111,7 +111,7 @@ def values(
         lines = [line for line in csv.reader(io.StringIO(content.decode("utf-8-sig"))) if line]
     except (UnicodeDecodeError, csv.Error):
         raise ValueError(f"expected a CSV table of values in {what}, got something else") from None
-    if lines and not all(_is_number(entry) or _is_missing(entry) for entry in lines[0]):
+    if lines and _is_header(lines[0], names):
         header, lines = lines[0], lines[1:]
         lines = lines if names is None else _in_training_order(header, lines, names, what)
     if not lines or any(len(line) != shape[0] for line in lines):
@@ -123,6 +123,13 @@ def values(
             hint = "; the model was fitted without missing values" if _is_missing(wrong) else ""
             raise ValueError(f"expected numbers in {what}, got {wrong!r:.60} in sample {number}{hint}")
     return np.array([[np.nan if _is_missing(entry) else float(entry) for entry in line] for line in lines], np.float32)
+
+
+def _is_header(line: list[str], names: list[str] | None) -> bool:
+    """Whether a line has the names of columns: text, or all names of the values, which may be numbers."""
+    if not all(_is_number(entry) or _is_missing(entry) for entry in line):
+        return True
+    return bool(names) and {entry.strip() for entry in line}.issuperset(names or [])
 
 
 def _in_training_order(header: list[str], lines: list[list[str]], names: list[str], what: str) -> list[list[str]]:

@@ -16,7 +16,7 @@ from gppvae.data.rotated_digits import small_split
 from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
-from gppvae.explore.columns import ColumnFacts, columns_of, row_key, table_keys
+from gppvae.explore.columns import ColumnFacts, columns_of, numbers_in, row_key, table_keys
 from gppvae.report.checked import opened
 from gppvae.report.describe import run_config
 
@@ -161,8 +161,8 @@ class Cells:
         """Every column as codes of ids or as numbers, and the status of each row."""
         of_kernel = [column.name for column in self.columns]
         others = [name for name in self.table.columns if name not in of_kernel][:MAX_COLOURS]
-        ids = {column.name for column in self.columns if column.levels is not None}
-        found = {name: _column(self.table, name, name in ids) for name in [*of_kernel, *others]}
+        numeric = {column.name: column.levels is None for column in self.columns}
+        found = {name: _column(self.table, name, numeric.get(name)) for name in [*of_kernel, *others]}
         return {"columns": found, "status": self.status.tolist()}
 
 
@@ -191,11 +191,14 @@ def _from_model(columns: list[ColumnFacts]) -> Table:
     return Table(found or {"row": [0]})
 
 
-def _column(table: Table, name: str, ids: bool) -> dict[str, Any]:
+def _column(table: Table, name: str, numeric: bool | None = None) -> dict[str, Any]:
+    """A column as numbers or as codes of ids; `numeric`: which of them, None for numbers if all values are."""
     raw = pd.Series(table[name])
-    numbers = pd.to_numeric(raw, errors="coerce")
-    if not ids and raw.dtype.kind not in "mM" and not (numbers.isna() & ~raw.isna()).any():
-        values = numbers.to_numpy(np.float64, na_value=np.nan)
+    if numeric is None:
+        numbers = pd.to_numeric(raw, errors="coerce")
+        numeric = raw.dtype.kind not in "mM" and not (numbers.isna() & ~raw.isna()).any()
+    if numeric:
+        values = numbers_in(table, name)
         return {"kind": "number", "values": [float(v) if np.isfinite(v) else None for v in values]}
     filled = Table({name: raw.astype(object).where(~raw.isna(), "(missing)").to_numpy()})
     codes, levels = filled.coded_ids(name)

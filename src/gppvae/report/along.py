@@ -83,6 +83,15 @@ def _read_some(
     return _Measured(rows, read(model, part[0], index), held_out)
 
 
+def _read_parts(
+    model: GPPVAE, train: Part | None, test: Part | None, most: int, columns: Sequence[str], sized: bool = False
+) -> list[_Measured]:
+    """`_read_some` of the training and of the held-out rows, without parts to whose rows no column applies."""
+    given = ((train, False), (test, True))
+    parts = [_read_some(model, part, most, columns, held, sized) for part, held in given if part is not None]
+    return [part for part in parts if len(part.table)]
+
+
 def _top_channels(model: GPPVAE, samples: np.ndarray, most: int) -> list[int]:
     """Indices of the channels with the largest standard deviation, in their units."""
     with np.errstate(all="ignore"):
@@ -90,13 +99,14 @@ def _top_channels(model: GPPVAE, samples: np.ndarray, most: int) -> list[int]:
     return [int(i) for i in np.argsort(-np.nan_to_num(size.ravel()), kind="stable")[:most]]
 
 
-def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None, test: Part | None) -> Plot:
+def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None, test: Part | None) -> Plot | None:
     """One chart per channel, for those that vary most: predictions along a column for some ids, and measurements."""
-    given = ((train, False), (test, True))
-    parts = [_read_some(model, part, MAX_ROWS, [column], held) for part, held in given if part is not None]
+    parts = _read_parts(model, train, test, MAX_ROWS, [column])
+    if not parts:
+        return None
     tables = [part.table for part in parts]
     every = np.concatenate([table.numeric((column,))[:, 0] for table in tables])
-    last = every if test is None else tables[-1].numeric((column,))  # the last part is the held-out one
+    last = tables[-1].numeric((column,))  # the last part is the held-out one, if there is one
     grid = _grid_along(model, column, every, float(last.max()))
     channels = _top_channels(model, np.concatenate([part.samples for part in parts]), MAX_LINES)
     values = model.model_.autoencoder.likelihood.values
@@ -110,7 +120,7 @@ def _lines_along(model: GPPVAE, column: str, by: str | None, train: Part | None,
             band = Series(grid, mean[:, channel], label, colour, std[:, channel], least=least, most=most)
             series[channel] += [band, *(_points(part, column, by, level, channel, grid, colour) for part in parts)]
     charts = [line_chart(series[c], names[c], column, names[c], width=330, height=220) for c in channels]
-    rings = " Open points were held out." if test is not None and train is not None else ""
+    rings = " Open points were held out." if len(parts) > 1 else ""
     low, high = float(grid[0]), float(grid[-1])
     part = "" if high - low >= np.ptp(every) else f", from {low:.6g} to {high:.6g}"
     words = f"Predictions along {column}{part} with a band of two standard deviations of a new sample.{rings}"
@@ -177,9 +187,10 @@ def _filled(tables: list[Table], column: str, grid: np.ndarray, by: str | None, 
     return filled(Table(rows | {column: grid}), rows).columns
 
 
-def _place_maps(model: GPPVAE, columns: tuple[str, ...], train: Part | None, test: Part | None) -> Plot:
-    given = ((train, False), (test, True))
-    parts = [_read_some(model, part, MAX_PLACES, columns, held, sized=True) for part, held in given if part is not None]
+def _place_maps(model: GPPVAE, columns: tuple[str, ...], train: Part | None, test: Part | None) -> Plot | None:
+    parts = _read_parts(model, train, test, MAX_PLACES, columns, sized=True)
+    if not parts:
+        return None
     samples = np.concatenate([part.samples for part in parts])
     places = np.concatenate([part.table.numeric(columns) for part in parts])
     predicted = np.concatenate([np.asarray(model.predict(part.table).mean) for part in parts])

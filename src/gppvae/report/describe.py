@@ -5,13 +5,12 @@ Nothing here imports PyTorch, so that `gppvae info` starts fast.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gppvae.data.header import checked_content, read_header
+from gppvae.data.header import ADVICE, checked_content, read_header, read_object
 from gppvae.data.run_files import CONFIG, finished_model
 
 if TYPE_CHECKING:
@@ -82,7 +81,12 @@ def phase_rows(model: GPPVAE | Saved) -> list[tuple[str, str]]:
 def run_config(folder: Path) -> dict[str, Any]:
     """config.json of a run folder; empty if the folder only has a saved model."""
     path = folder / CONFIG
-    return json.loads(path.read_text()) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    config = read_object(path.read_bytes(), path)
+    if not all(isinstance(config.get(name, {}), dict) for name in ("settings", "about")):
+        raise ValueError(f"expected the settings of a run in {path}, got something else; {ADVICE}")
+    return config
 
 
 def run_facts(folder: Path, model: GPPVAE | Saved) -> dict[str, object]:

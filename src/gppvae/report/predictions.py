@@ -27,6 +27,7 @@ from gppvae.training.folder import RunFolder
 SHEET_ROWS = 400  # pictures on the contact sheet
 CSV_ROWS = 1000  # formatted at a time
 MAX_NAME = 100  # characters of the name of a picture
+MAX_BYTES = 200  # of it; file systems allow 255
 
 
 def check_free(folder: str | os.PathLike[str]) -> Path:
@@ -178,7 +179,8 @@ def _row_names(table: pd.DataFrame | None, model: GPPVAE, count: int) -> list[st
     if table is None or not columns:
         return numbers
     words = [[re.sub(r"[^\w.+-]+", "-", id_text(value)) for value in table[name]] for name in columns]
-    return ["_".join([number, *parts])[:MAX_NAME] for number, *parts in zip(numbers, *words, strict=True)]
+    names = ["_".join([number, *parts])[:MAX_NAME] for number, *parts in zip(numbers, *words, strict=True)]
+    return [name.encode("utf-8", "ignore")[:MAX_BYTES].decode("utf-8", "ignore") for name in names]
 
 
 def _draw(folder: Path, samples: np.ndarray, names: list[str]) -> None:

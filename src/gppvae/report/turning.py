@@ -10,12 +10,14 @@ import numpy as np
 from gppvae.data.subset import evenly
 from gppvae.data.table import Table
 from gppvae.estimator import GPPVAE
-from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned, Periodic
+from gppvae.kernels import IdLeaf, InducingLeaf, Leaf, Learned
+from gppvae.kernels.periods import nested_periods
 from gppvae.report.checked import Part, read
 
 MAX_VIEWS, MAX_OBJECTS, MAX_BETWEEN = 64, 12, 3
 MAX_PIXELS = 6_000_000  # of the sprite, to keep the page at a few megabytes
 MAX_WIDE = 30_000  # side of the sprite
+DIGITS = 9  # to which numbers are rounded to compare them
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,14 @@ class Turn:
 
     Attributes:
         object_column, view_column: names.  objects: ids.  views: values in turning order, numbers or ids.
+        period: of the views, which are then from 0 to it; None for ids and where the kernel does not repeat.
     """
 
     object_column: str
     view_column: str
     objects: list[str]
     views: list[Any]
+    period: float | None = None
 
     def rows(self) -> dict[str, list[Any]]:
         """Every view of every object, object by object."""
@@ -56,14 +60,15 @@ def find_turn(model: GPPVAE, test: Part | None = None) -> Turn | None:
     limit = min(MAX_VIEWS, MAX_WIDE // width)
     table = None if test is None else Table(test[1])
     if isinstance(view_leaf, IdLeaf):
-        views: list[Any] = view_leaf.levels[:limit]
+        views, period = list[Any](view_leaf.levels[:limit]), None
     else:
-        views = _numbers(view_leaf, table, limit)
+        period = max(nested_periods(model.prior_.leaves(), view_leaf.columns_read[0]), default=None)
+        views = _numbers(view_leaf, table, limit, period)
     n_objects = min(MAX_OBJECTS, MAX_PIXELS // (3 * len(views) * height * width), MAX_WIDE // (3 * height))
     tested = [] if table is None else list(dict.fromkeys(table.ids(objects.column).tolist()))
     known = [name for name in tested if name in set(objects.levels)]
     names = list(dict.fromkeys([*known, *objects.levels]))[: max(1, n_objects)]
-    return Turn(objects.column, view_leaf.columns_read[0], sorted(names, key=objects.levels.index), views)
+    return Turn(objects.column, view_leaf.columns_read[0], sorted(names, key=objects.levels.index), views, period)
 
 
 def _object_and_view(model: GPPVAE) -> tuple[IdLeaf, Leaf] | None:
@@ -81,15 +86,13 @@ def _object_and_view(model: GPPVAE) -> tuple[IdLeaf, Leaf] | None:
     return (objects, views[0]) if views else None
 
 
-def _numbers(leaf: Leaf, test: Table | None, limit: int) -> list[float]:
+def _numbers(leaf: Leaf, test: Table | None, limit: int, period: float | None) -> list[float]:
     assert isinstance(leaf, InducingLeaf)
     values = leaf.shown_values[:, 0].cpu().numpy()
     if test is not None:
         values = np.concatenate([values, test.numeric(leaf.columns_read)[:, 0]])
-    distinct = np.unique(values)
-    return with_between(
-        distinct[evenly(len(distinct), limit)], limit, leaf.period if isinstance(leaf, Periodic) else None
-    )
+    distinct = np.unique(values if period is None else around(values, period))
+    return with_between(distinct[evenly(len(distinct), limit)], limit, period)
 
 
 def with_between(values: np.ndarray, limit: int, period: float | None = None) -> list[float]:
@@ -100,10 +103,16 @@ def with_between(values: np.ndarray, limit: int, period: float | None = None) ->
     filled = list(values)
     for start, end in zip(values, ends, strict=False):
         filled += list(start + shares * (end - start))
-    around = filled if period is None else [value % period for value in filled]
+    turned = np.array(filled) if period is None else around(np.array(filled), period)
     # Merges values that differ only by rounding errors, and keeps the measured ones.
-    distinct = {round(float(value), 9): float(value) for value in reversed(around)}
+    distinct = {round(float(value), DIGITS): float(value) for value in reversed(turned)}
     return sorted(distinct.values())
+
+
+def around(values: np.ndarray, period: float) -> np.ndarray:
+    """Values from 0 up to the period, which itself is 0, up to rounding errors."""
+    turned = values % period
+    return np.where(turned.round(DIGITS) == round(period, DIGITS), 0.0, turned)
 
 
 def measured(model: GPPVAE, turn: Turn, train: Part | None, test: Part | None) -> tuple[np.ndarray, np.ndarray]:
@@ -134,4 +143,5 @@ def _keys(turn: Turn, table: Table) -> tuple[list[str], list[Any]]:
     if isinstance(turn.views[0], str):
         return table.ids(turn.object_column).tolist(), table.ids(turn.view_column).tolist()
     numbers = table.numeric((turn.view_column,))[:, 0]
-    return table.ids(turn.object_column).tolist(), numbers.round(9).tolist()
+    numbers = numbers if turn.period is None else around(numbers, turn.period)
+    return table.ids(turn.object_column).tolist(), numbers.round(DIGITS).tolist()

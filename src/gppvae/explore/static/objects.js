@@ -21,9 +21,13 @@ async function read(file) {
   const content = url.slice(url.indexOf(",") + 1);
   if (facts.images) return {name: file.name, content, url: URL.createObjectURL(file), samples: 1};
   const lines = (await file.text()).replace(/^\ufeff/, "").split(/\r?\n/).filter(line => line.trim()).map(fields);
-  const header = lines.length && lines[0].some(word => !Number.isFinite(+word) && !/^(na|nan)$/i.test(word)) ? lines.shift() : [];
+  const header = lines.length && isHeader(lines[0]) ? lines.shift() : [];
   return {name: file.name, content, url: null, samples: lines.length, rows: viewsIn(header, lines, file.name)};
 }
+
+// Names of columns: text, or all names of the values, which may be numbers.
+const isHeader = line => line.some(word => !Number.isFinite(+word) && !/^(na|nan)$/i.test(word))
+  || (facts.names.length > 0 && facts.names.every(name => line.includes(name)));
 
 // One line of a CSV file, quoted words among them.
 function fields(line) {
