@@ -263,3 +263,19 @@ def test_values_that_float32_cannot_tell_apart_are_found() -> None:
     images = Samples(1e9 + np.random.default_rng(0).normal(size=(4, 3, 3)))
     images.check()
     assert images.coarse_values == []
+
+
+def test_moments_keep_their_digits_where_the_first_sample_is_missing() -> None:
+    """A constant has a standard deviation of exactly 0, since any other number would become the unit of the value."""
+    rng = np.random.default_rng(0)
+    y = np.column_stack([np.full(5000, 0.1), 1e9 + 1e3 * rng.normal(size=5000), rng.normal(size=5000)]).astype(
+        np.float32
+    )
+    y[0, :2], y[1, 0] = np.nan, np.nan
+    mean, std = Samples(y, missing="mask").moments()
+    assert std[0] == 0.0
+    np.testing.assert_allclose(mean, [np.nanmean(column.astype(np.float64)) for column in y.T], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(std[1:], [np.nanstd(column.astype(np.float64)) for column in y[:, 1:].T], rtol=1e-9)
+    images = np.full((300, 3, 4, 4), 1 / 3, dtype=np.float32)
+    images[0, 1], images[0, 0, :2], images[7] = np.nan, np.nan, np.nan
+    assert Samples(images, missing="mask").moments()[1].tolist() == [0.0, 0.0, 0.0]

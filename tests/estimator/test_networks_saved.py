@@ -38,3 +38,9 @@ def test_many_images_by_default(tmp_path: Path) -> None:
     model.save(tmp_path)
     rows = {name: column[:3] for name, column in table.items()}
     np.testing.assert_array_equal(GPPVAE.load(tmp_path).predict(rows).mean, model.predict(rows).mean)
+
+
+def test_a_kernel_that_reads_no_column(tmp_path: Path) -> None:
+    model = GPPVAE("2.0 * Constant()", 2, phases=[ONE_EPOCH]).fit(IMAGES[:, 0], TABLE, progress=False)
+    model.save(tmp_path)
+    np.testing.assert_array_equal(GPPVAE.load(tmp_path).predict(TABLE).mean, model.predict(TABLE).mean)

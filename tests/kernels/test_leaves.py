@@ -274,3 +274,42 @@ def test_gradients_of_all_parameters_by_differences(write) -> None:
             flat[i] = start
             difference = (sides[0] - sides[1]) / (2 * step)
             assert abs(difference - float(parameter.grad.view(-1)[i])) < 1e-4 * max(1.0, abs(difference)), name
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_steps_in_the_length_scale_do_not_depend_on_the_unit_of_a_large_column(given: bool) -> None:
+    """Adam on a dense GP likelihood: in metres, kilometres or Unix seconds it moves by the same factor."""
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(0.0, 60.0, 40))
+    K = np.exp(-0.5 * (x[:, None] - x) ** 2 / 2.0**2) + 0.01 * np.eye(40)
+    y = torch.from_numpy(np.linalg.cholesky(K) @ rng.normal(size=(40, 3)))
+    found = []
+    for unit in (1.0, 1e3, 1e9):
+        table = Table({"x": x * unit})
+        kernel = RBF("x", lengthscale=15.0 * unit if given else None, basis="inducing")
+        kernel.bind(table)
+        rows, optimizer = kernel.code(table), torch.optim.Adam(kernel.parameters(), lr=0.03)
+        for _ in range(100):
+            optimizer.zero_grad()
+            C = kernel.gram(rows, rows) + 0.01 * torch.eye(40, dtype=torch.float64)
+            loss = (y * torch.linalg.solve(C, y)).sum() + 3.0 * torch.logdet(C)
+            loss.backward()
+            optimizer.step()
+        found.append(kernel.base.lengthscale.item() / unit)
+    assert found[0] < 6.0  # from 15 or 17 towards 2
+    np.testing.assert_allclose(found, found[0], rtol=1e-6)
+
+
+def test_kernels_saved_before_length_scales_had_units_keep_theirs() -> None:
+    table = Table({"x": [0.0, 700.0, 90.0]})
+    kernel, again, bound = (RBF("x", lengthscale=40.0) for _ in range(3))
+    kernel.bind(table)
+    old = {name: value for name, value in kernel.state_dict().items() if not name.endswith(".unit")}
+    assert len(old) < len(kernel.state_dict())
+    old["base.raw_lengthscale"] = torch.full((1, 1), 25.0, dtype=torch.float64)  # softplus(25) = 25
+    again.restore(kernel.extra_state(), old)
+    assert again.state_dict().keys() == old.keys()
+    bound.bind(table)  # as a resumed fit does before it reads the checkpoint
+    for one in (again, bound):
+        one.load_state_dict(old)
+        np.testing.assert_allclose(one.base.lengthscale.item(), 25.0, rtol=1e-9)

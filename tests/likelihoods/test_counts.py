@@ -100,6 +100,38 @@ def test_sizes_are_totals_and_account_for_what_is_missing() -> None:
     assert Poisson(size=None).sizes(whole, None, given) is None
 
 
+def test_the_size_of_a_complete_sample_is_its_total_whether_or_not_others_have_gaps() -> None:
+    y = counts(200, seed=4) * 10 + 1
+    likelihood = ready(NegativeBinomial(), y, y.sum(1).astype(float))
+    shallow = torch.tensor([[2.0, 0.0, 1.0, 0.0, 0.0], [900.0, 100.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    mask = torch.ones_like(shallow, dtype=torch.bool)
+    np.testing.assert_allclose(likelihood.sizes(shallow, mask, None), [3.0, 1000.0], rtol=1e-6)
+    mask[1, 0] = False  # the gap of one sample has no effect on the other
+    np.testing.assert_allclose(likelihood.sizes(shallow * mask, mask, None)[0], 3.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dispersion", [1.0, 99.0, 3e3, 3e4, 1e6])
+def test_densities_and_gradients_in_float32_up_to_the_largest_dispersions(dispersion: float) -> None:
+    """Next to Poisson, where differences of large log Gamma functions would lose all digits."""
+    likelihood = NegativeBinomial(dispersion, size=None)
+    likelihood.adapt((1,))
+    y, mean = np.array([0.0, 3.0, 60.0, 400.0])[:, None], np.array([5.0, 5.0, 50.0, 500.0])[:, None]
+    out = torch.tensor(mean, dtype=torch.float32).log().requires_grad_()
+    found = likelihood.nll(torch.tensor(y, dtype=torch.float32), out)
+
+    def want(log_dispersion: float, log_mean: np.ndarray) -> np.ndarray:
+        r = np.exp(log_dispersion)
+        return -stats.nbinom.logpmf(y, r, r / (r + np.exp(log_mean)))
+
+    start, step = np.log(dispersion), 1e-3
+    np.testing.assert_allclose(found.detach().numpy(), want(start, np.log(mean))[:, 0], atol=2e-3)
+    found.sum().backward()
+    slopes = (want(start, np.log(mean) + step) - want(start, np.log(mean) - step)) / (2.0 * step)
+    np.testing.assert_allclose(out.grad.numpy(), slopes, atol=2e-2, rtol=1e-3)
+    slope = (want(start + step, np.log(mean)) - want(start - step, np.log(mean))).sum() / (2.0 * step)
+    np.testing.assert_allclose(likelihood.log_dispersion.grad.numpy(), [slope], atol=2e-3, rtol=1e-3)
+
+
 def test_encoders_see_normalised_counts_on_a_log_scale() -> None:
     y = counts(40) + 1
     likelihood = ready(NegativeBinomial(), y, y.sum(1).astype(float))

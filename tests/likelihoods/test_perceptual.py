@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from gppvae.likelihoods import VGG19, Bernoulli, Gaussian, NegativeBinomial, Perceptual, make_likelihood
+from gppvae.likelihoods import VGG19, Bernoulli, Gaussian, Perceptual, Poisson, make_likelihood
 from gppvae.likelihoods.features import FrozenFeatures
 from likelihoods.feature_networks import Eyes, eyes, eyes_features, write_vgg
 
@@ -137,7 +137,7 @@ def test_moves_take_the_network_along() -> None:
 
 def test_noise_and_mean_are_those_of_the_pixels(rng: np.random.Generator) -> None:
     out = tensor(rng.normal(size=SHAPE))
-    for pixels in (Gaussian(0.2), Bernoulli(), NegativeBinomial(2.0)):
+    for pixels in (Gaussian(0.2), Bernoulli()):
         likelihood = Perceptual(eyes(), LAYERS, pixels)
         assert likelihood.values is pixels and pixels.values is pixels
         torch.testing.assert_close(likelihood.mean(out), pixels.mean(out))
@@ -216,6 +216,12 @@ class Odd(nn.Module):
 def test_wrong_layers_are_refused(layers: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Perceptual(eyes(), layers)
+
+
+def test_counts_cannot_be_pixels() -> None:
+    """Their sizes and starting rates would be left out, and a saved model could not be loaded."""
+    with pytest.raises(ValueError, match="pixels must not be counts, got poisson; give a likelihood without sizes"):
+        Perceptual(nn.Sequential(nn.Linear(4, 3)), {"0": 1.0}, Poisson())
 
 
 def test_wrong_networks_are_refused() -> None:

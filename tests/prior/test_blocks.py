@@ -370,3 +370,30 @@ def test_parts_of_terms_and_averages_over_rows_of_several_ids(expected: bool) ->
             found.append([*contributions(prior, q, rows, terms), *(x for pair in averages for x in pair)])
     for by_blocks, dense in zip(*found, strict=True):
         torch.testing.assert_close(by_blocks, dense, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("least", [0, 10**6])
+def test_parts_of_terms_at_new_ids_have_their_prior_variance(least: int) -> None:
+    """With and without block algebra: k(a, a) of every term, and of averages the mean of k over pairs of rows."""
+    points = [-1.0, 0.3, 2.0]
+    kernel = RBF("x", lengthscale=1.0, jitter=1e-12) + 0.5 * Categorical("id") * RBF("x", lengthscale=2.0, jitter=1e-12)
+    prior = LatentPrior([(kernel + 2.0 * Categorical("id"), 2)])
+    prior.groups[0].least_in_blocks = least
+    prior.bind(Table({"x": points * 2, "id": ["a", "a", "a", "b", "b", "b"]}))
+    x, ids = [*points, 0.3, -1.0, 0.3], ["a", "new", "new", "newer", "b", "b"]
+    rows = prior.code(Table({"x": x, "id": ids}))
+
+    def k(term: int, i: int, j: int) -> float:
+        gap = (x[i] - x[j]) ** 2
+        return [np.exp(-gap / 2), 0.5 * (ids[i] == ids[j]) * np.exp(-gap / 8), 2.0 * (ids[i] == ids[j])][term]
+
+    terms = kernel_terms(prior)
+    with torch.no_grad():
+        _, var = contributions(prior, prior.before_data(), rows, terms)
+        averages = [averaged_contribution(prior, prior.before_data(), rows, term, 3)[1] for term in terms]
+    for number in range(3):
+        for n in range(6):
+            np.testing.assert_allclose(var[number, n], k(number, n, n), rtol=1e-8)
+        for run in range(2):
+            pairs = [k(number, i, j) for i in range(3 * run, 3 * run + 3) for j in range(3 * run, 3 * run + 3)]
+            np.testing.assert_allclose(averages[number][run], np.mean(pairs), rtol=1e-8)

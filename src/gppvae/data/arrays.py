@@ -154,9 +154,8 @@ class Samples:
         """Mean and standard deviation of observed values, per channel of images or per value of vectors, (C,)."""
         sums = torch.zeros(3, self.shape[0], dtype=torch.float64)  # power sums 0 to 2, (3, C)
         starts = range(0, len(self), MOMENT_ROWS)
-        # Shifted by the first sample: the variance of values far from zero would suffer from cancellation.
-        first, _ = self.read(torch.zeros(1, dtype=torch.int64))
-        pivot = first.double().reshape(self.shape[0], -1).mean(1)  # (C,)
+        # Shifted by some value: the variance of values far from zero would suffer from cancellation.
+        pivot = self._some_mean()
         for start in starts[world.part(len(starts))]:
             y, mask = self.read(torch.arange(start, min(start + MOMENT_ROWS, len(self))))
             flat = y.double().reshape(len(y), self.shape[0], -1) - pivot[:, None]  # (B, C, values of a channel)
@@ -166,6 +165,17 @@ class Samples:
         count = sums[0].clamp_min(1.0)
         mean = sums[1] / count
         return pivot + mean, (sums[2] / count - mean.square()).clamp_min(0.0).sqrt()
+
+    def _some_mean(self) -> Tensor:
+        """Mean of the observed values of each channel in the first sample that has any, among a few, (C,)."""
+        y, mask = self.read(torch.arange(1 if self.missing == "error" else min(MOMENT_ROWS, len(self))))
+        flat = y.double().reshape(len(y), self.shape[0], -1)  # (B, C, values of a channel)
+        if mask is None:
+            return flat[0].mean(1)
+        seen = mask.reshape(flat.shape)
+        count = seen.sum(2)  # (B, C)
+        first = (count > 0).double().argmax(0)  # (C,)
+        return ((flat * seen).sum(2) / count.clamp_min(1)).gather(0, first.unsqueeze(0)).squeeze(0)
 
     def totals(self, world: World) -> Tensor:
         """Totals of the samples with observed values, float64; a total of zero raises ValueError."""

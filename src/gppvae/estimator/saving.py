@@ -154,7 +154,8 @@ def probe_table(prior: LatentPrior) -> Table | None:
         for position, name in enumerate(leaf.columns_read):
             known = [0.0, 1.0] if shown_values is None else shown_values[:, position].tolist()
             columns.setdefault(name, known)
-    longest = max(map(len, columns.values()), default=0)
+    columns = columns or {"row": [0.0]}  # a constant kernel reads none
+    longest = max(map(len, columns.values()))
     return Table({name: list(itertools.islice(itertools.cycle(known), longest)) for name, known in columns.items()})
 
 

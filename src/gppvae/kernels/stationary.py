@@ -11,6 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import gpytorch
 import numpy as np
@@ -23,6 +24,33 @@ from gppvae.kernels.arguments import check_range
 from gppvae.kernels.base import AUTO_FEATURES, FEW_FEATURES
 from gppvae.kernels.numeric import SCALES, InducingLeaf
 from gppvae.kernels.series import LONGER, LOST, MARGIN, SHORTER, Fourier, Series, Sines, plan_fourier, plan_sines
+
+
+class PositiveInUnits(gpytorch.constraints.Positive):
+    """Positive numbers unit * softplus(raw), so that a step in raw is relative to the unit.
+
+    GPyTorch's softplus is linear above 1: an optimiser whose steps are 0.01 would never move a length scale of 1,000.
+
+    Args:
+        unit: of each number, in the shape of the parameter.
+    """
+
+    unit: Tensor
+
+    def __init__(self, unit: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("unit", unit)
+
+    def transform(self, tensor: Tensor) -> Tensor:
+        return super().transform(tensor) * self.unit
+
+    def inverse_transform(self, transformed_tensor: Tensor) -> Tensor:
+        return super().inverse_transform(transformed_tensor / self.unit)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if f"{prefix}unit" not in state_dict:  # a checkpoint from before there were units; GPyTorch lets keys miss
+            self.unit.fill_(1.0)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class StationaryLeaf(InducingLeaf):
@@ -64,8 +92,11 @@ class StationaryLeaf(InducingLeaf):
             raise ValueError(f"{name} of {over} needs a basis of {', '.join(bases)}, got {basis!r}; leave it at auto")
         self.base = base.double()
         self.starts_at_spread = lengthscale is None
-        if lengthscale is not None:
+        if lengthscale is None:
+            self._start_lengthscale(self.base.lengthscale.detach())
+        else:
             self.set_hyperparameter("lengthscale", lengthscale)
+            self._start_lengthscale(torch.full_like(self.base.raw_lengthscale.detach(), float(lengthscale)))
         self.fixed, self.basis = bool(fixed), basis
         if self.fixed:
             self.base.requires_grad_(False)
@@ -76,13 +107,19 @@ class StationaryLeaf(InducingLeaf):
         check_range(type(self).__name__, name.removesuffix("_length"), value, *SCALES, 1.0)
         setattr(self.base, name, torch.tensor(float(value), dtype=torch.float64))
 
+    def _start_lengthscale(self, value: Tensor) -> None:
+        """Start at these length scales, (1, d); those above 1 are the units of optimiser steps."""
+        self.base.register_constraint("raw_lengthscale", PositiveInUnits(value.clamp_min(1.0)).double())
+        self.base.lengthscale = value
+
     @property
     def rank(self) -> int:
         return self.inducing.shape[0] if self.series is None else self.series.n
 
     def choose_inducing(self, values: np.ndarray, distinct: np.ndarray) -> None:
         if self.starts_at_spread:
-            self.base.lengthscale = torch.from_numpy(self.spread(values))  # one per column, (d,)
+            spread = torch.from_numpy(self.spread(values))  # one per column, (d,)
+            self._start_lengthscale(spread.view_as(self.base.raw_lengthscale).to(self.device))
         self.series = self._choose_series(distinct)
         if self.series is not None:
             self.complete, self.inducing = False, self.inducing[:0]
@@ -166,6 +203,8 @@ class StationaryLeaf(InducingLeaf):
         return super().extra_state() | {"series": None if self.series is None else self.series.to_json()}
 
     def restore(self, extra: dict[str, object], tensors: dict[str, Tensor]) -> None:
+        if "base.raw_lengthscale_constraint.unit" not in tensors:  # of version 0.2, whose length scales had no unit
+            self.base.register_constraint("raw_lengthscale", gpytorch.constraints.Positive().double())
         super().restore(extra, tensors)
         saved = extra["series"]
         if saved is None:

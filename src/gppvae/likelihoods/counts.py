@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from gppvae.likelihoods.values import Likelihood, Mask, check_positive, masked_s
 DISPERSIONS = (1e-6, 1e6)
 START_DISPERSIONS = (0.1, 100.0)
 LOG_MEANS = (-30.0, 30.0)  # limits of log E[y], for exp() in float32
+LARGE_DISPERSION = 1000.0  # above it, differences of log Gamma functions lose their digits in float32
 RAREST = 1e-4  # rate of a value whose counts are all 0, relative to the mean rate
 START_ZERO_LOGIT = -3.0
 TOTAL = "total"
@@ -78,8 +80,10 @@ class Counts(Likelihood, abc.ABC):
             return total.clamp_min(1.0)
         rate = self.log_rate.exp().expand(y.shape[1:])
         share = (mask * rate / rate.sum()).flatten(1).sum(1)  # expected share of the observed values in the total, (B,)
-        # Estimated total of the whole sample; one pseudo-count regularises it where few values were observed.
-        return (total + 1.0) / (share + 1.0 / self.typical)
+        # Estimated total of the whole sample. A pseudo-count, smaller where little is missing, regularises it where few
+        # values were observed; the size of a complete sample is its total, as without a mask.
+        extra = 1.0 - share.clamp_max(1.0)
+        return ((total + extra) / (share + extra / self.typical)).clamp_min(1.0)
 
     def sized(self, out: Tensor, size: Tensor | None) -> Tensor:
         log_rate = out + self.log_rate  # (B, *shape)
@@ -228,7 +232,20 @@ class NegativeBinomial(Counts):
         r = self.log_dispersion.exp()
         log_total = torch.logaddexp(self.log_dispersion, out)  # log(r + mean)
         combinations = torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1.0)
-        return combinations + r * (self.log_dispersion - log_total) + y * (out - log_total)
+        plain = combinations + r * (self.log_dispersion - log_total) + y * (out - log_total)
+        large = r > LARGE_DISPERSION
+        return torch.where(large, self._nearly_poisson(y, out), plain) if large.any() else plain
+
+    def _nearly_poisson(self, y: Tensor, out: Tensor) -> Tensor:
+        """`log_prob` for large r, without differences of numbers as large as r log r.
+
+        With log Gamma(x) = (x - 1/2) log x - x + log(2 pi) / 2 + 1 / 12x, for x = y + r and x = r.
+        """
+        log_r = self.log_dispersion.clamp_min(math.log(LARGE_DISPERSION))  # finite gradients where it is not used
+        r = log_r.exp()
+        gammas = (y + r - 0.5) * (y / r).log1p() - y - y / (12.0 * r * (y + r))  # log Gamma(y + r) / (Gamma(r) r^y)
+        log_share = -nn.functional.softplus(out - log_r)  # log(r / (r + mean))
+        return gammas - torch.lgamma(y + 1.0) + r * log_share + y * (out + log_share)
 
     def count_variance(self, mean: Tensor) -> Tensor:
         return mean + mean.square() / self.log_dispersion.exp()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gppvae.data.digest import digest
+from gppvae.likelihoods.counts import Counts
 from gppvae.likelihoods.features import FrozenFeatures
 from gppvae.likelihoods.scaled import ScaledGaussian
 from gppvae.likelihoods.values import VALUES, Gaussian, Likelihood, Mask, make
@@ -49,6 +50,8 @@ class Perceptual(Likelihood):
         if isinstance(pixels, Perceptual):
             raise ValueError("pixels must have a likelihood of their own, got a perceptual one; name all layers in one")
         self.pixels = make(pixels, VALUES | {ScaledGaussian.name: ScaledGaussian})
+        if isinstance(self.pixels, Counts):
+            raise ValueError(f"pixels must not be counts, got {self.pixels.name}; give a likelihood without sizes")
         self.numbers_per_value, self.learns_noise = self.pixels.numbers_per_value, self.pixels.learns_noise
         self.layers = _checked_layers(layers)
         self._features: FrozenFeatures | None = None

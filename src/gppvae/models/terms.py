@@ -104,8 +104,9 @@ def contributions(
     for place, part in ((place, part) for place, term in enumerate(terms) for part in term.parts):
         V, q = _of_term(features[part.group], part), weights.parts[part.group]
         mean[place, :, part.latents], var[place, :, part.latents] = q.mean_at(V), q.var_at(V)
-        if isinstance(V, BlockFeatures) and V.new is not None:
-            var[place, :, part.latents] += V.new.variance()
+        new = prior.groups[part.group].new_ids(rows, part.features)
+        if new is not None:
+            var[place, :, part.latents] += new.variance()
     return mean, var
 
 
@@ -135,17 +136,21 @@ def _averaged(
 ) -> tuple[Tensor, Tensor]:
     """`averaged_contribution` of one group of latents."""
     group, q = prior.groups[part.group], weights.parts[part.group]
-    blocks = []
+    blocks, of_new_ids = [], torch.zeros(len(rows) // per_value, 1, dtype=torch.float64, device=rows.device)
     step = max(1, min(CHUNK, MAX_NUMBERS // max(group.rank, 1)) // per_value) * per_value
     for start in range(0, len(rows), step):
-        V = group.features(rows[start : start + step])
+        chunk = rows[start : start + step]
+        V, new = group.features(chunk), group.new_ids(chunk, part.features)
+        if new is not None:
+            runs = slice(start // per_value, (start + len(chunk)) // per_value)
+            of_new_ids[runs] = new.averaged_variance(per_value)
         own = (V.dense(group.rank) if isinstance(V, BlockFeatures) else V)[:, part.features]
         blocks.append(own.reshape(-1, per_value, own.shape[1]).mean(1))  # (M per_value, H_t) -> (M, H_t)
     averaged = torch.cat(blocks)
     whole = averaged.new_zeros(len(averaged), group.rank)  # v_t among zeros, (M, H)
     whole[:, part.features] = averaged
     mean = q.mean_at(whole)
-    return mean, q.var_at(whole).expand_as(mean)
+    return mean, q.var_at(whole).expand_as(mean) + of_new_ids
 
 
 def signal_parts(

@@ -39,6 +39,14 @@ class NewIds:
         """|u|^2, the prior variance of their blocks, (N, 1)."""
         return self.own.square().sum(1, keepdim=True)
 
+    def averaged_variance(self, per_value: int) -> Tensor:
+        """Prior variance of averages over runs of `per_value` rows, (N / per_value, 1); rows of one id covary."""
+        run = torch.arange(len(self.own), device=self.own.device) // per_value
+        place, number = (run * self.n + self.block).unique(return_inverse=True)  # of each id in each run
+        u = self.own.new_zeros(len(place), self.own.shape[1]).index_add(0, number, self.own / per_value)
+        of_runs = self.own.new_zeros(len(self.own) // per_value)
+        return of_runs.index_add(0, place // self.n, u.square().sum(1)).unsqueeze(1)
+
     def drawn(self, n_latents: int, generator: torch.Generator) -> Tensor:
         """u'B with weights drawn once for each id, (N, L)."""
         size = self.n, self.own.shape[1], n_latents

@@ -108,12 +108,17 @@ class LatentGroup(nn.Module):
         """`split` where the rank is large enough for block algebra, else None."""
         return self.split if self.rank >= self.least_in_blocks else None
 
-    def new_ids(self, rows: Rows) -> NewIds | None:
-        """Features of the rows of ids that were not in the training set; None when there are no such ids."""
+    def new_ids(self, rows: Rows, within: slice | None = None) -> NewIds | None:
+        """Features of the rows of ids that were not in the training set; None when there are no such ids.
+
+        Args:
+            within: only these features are kept, for example those of one term of the kernel.
+        """
         split = self.split
         if split is None or len(rows.columns[split.key].values) == split.n_blocks:
             return None
-        return split.features(rows).new
+        V = split.features(rows)
+        return V.new if within is None else V.within(within).new
 
     @property
     def places(self) -> Places | None:
