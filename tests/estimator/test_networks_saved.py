@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gppvae import GPPVAE, VAE, Phase
+from gppvae import GPPVAE, VAE, Learned, Periodic, Phase
 
 IMAGES = np.random.default_rng(0).uniform(size=(24, 16, 16))
 TABLE = {"object": np.repeat(np.arange(4), 6), "angle": np.tile(np.arange(6) * 60.0, 4)}
@@ -44,3 +44,17 @@ def test_a_kernel_that_reads_no_column(tmp_path: Path) -> None:
     model = GPPVAE("2.0 * Constant()", 2, phases=[ONE_EPOCH]).fit(IMAGES[:, 0], TABLE, progress=False)
     model.save(tmp_path)
     np.testing.assert_array_equal(GPPVAE.load(tmp_path).predict(TABLE).mean, model.predict(TABLE).mean)
+
+
+def test_vectors_that_a_kernel_uses_twice_are_still_one_after_loading(tmp_path: Path) -> None:
+    who = Learned("object", 2)
+    model = GPPVAE(who + who * Periodic("angle", period=360.0), 3, phases=[ONE_EPOCH])
+    model.fit(IMAGES[:, 0], TABLE, progress=False).save(tmp_path)
+    again = GPPVAE.load(tmp_path)
+    mine, loaded = model.predict(TABLE, n_samples=3), again.predict(TABLE, n_samples=3)
+    np.testing.assert_array_equal(loaded.mean, mine.mean)
+    np.testing.assert_array_equal(loaded.std, mine.std)
+    first, second = (term.leaves[0] for term in again.kernel_.terms())
+    assert first is second
+    again.save(tmp_path / "again")
+    np.testing.assert_array_equal(GPPVAE.load(tmp_path / "again").predict(TABLE, n_samples=3).mean, mine.mean)

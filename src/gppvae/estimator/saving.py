@@ -33,6 +33,7 @@ from gppvae.training.folder import provenance
 INTEGER = re.compile(r"-?\d{1,18}")
 MAX_VALUES = 2**31  # of one sample
 PROBES = 64  # rows at which predictions of a loaded model must be finite
+SAME_AS = "same_as"  # in files, the name of a leaf that the expression uses more than once
 
 
 def save_model(path: str | os.PathLike[str], tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
@@ -160,8 +161,10 @@ def probe_table(prior: LatentPrior) -> Table | None:
 
 
 def kernel_extras(prior: LatentPrior) -> dict[str, Any]:
-    """Extra state of each leaf, fixed when it was bound, by its name in the prior."""
-    return {name: leaf.extra_state() for name, leaf in _leaves(prior)}
+    """Extra state of each leaf, fixed when it was bound, by its name in the prior; if used twice, its first name."""
+    first: dict[Leaf, str] = {}
+    named = [(name, first.setdefault(leaf, name), leaf) for name, leaf in _leaves(prior)]
+    return {name: leaf.extra_state() | ({} if name == same else {SAME_AS: same}) for name, same, leaf in named}
 
 
 def restore_kernels(prior: LatentPrior, extras: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -169,8 +172,17 @@ def restore_kernels(prior: LatentPrior, extras: dict[str, Any], tensors: dict[st
     leaves = _leaves(prior)
     if set(extras) != {name for name, _ in leaves}:
         raise ValueError("the parts of the kernel do not match its text")
+    restored: dict[str, Leaf] = {}
     for name, leaf in leaves:
-        leaf.restore(extras[name], under(name, tensors))
+        same = extras[name].get(SAME_AS)
+        if same is None:
+            leaf.restore(extras[name], under(name, tensors))
+            restored[name] = leaf
+            continue
+        if same not in restored or restored[same].text() != leaf.text():
+            raise ValueError(f"{leaf.text()} must be another part of the kernel, got {same!r:.80}")
+        parent, _, own = name.rpartition(".")
+        setattr(prior.get_submodule(parent), own, restored[same])
 
 
 def _leaves(prior: LatentPrior) -> list[tuple[str, Leaf]]:
