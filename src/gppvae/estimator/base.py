@@ -97,7 +97,7 @@ class Estimator(abc.ABC):
         self.shape_: tuple[int, ...]
         self.layout_: str
         self.sample_names_: list[str] | None
-        self.integer_names_ = False  # whether these were whole numbers, as in a DataFrame made from an array
+        self.integer_names_: bool  # whether these were whole numbers, as in a DataFrame made from an array
         self.model_: GPPriorVAE
         self.resolved_: dict[str, Any]
         self.history_: list[dict[str, Any]]
