@@ -262,7 +262,7 @@ class Snapshot:
 
     def __init__(self, model: GPPVAE) -> None:
         self.model, self.state, self.posterior = model, state(model), model.posterior_
-        self.errors = {key: own.coefficients.clone() for key, own in model.remainders_.kept.items()}
+        self.errors = {key: own.errors.clone() for key, own in model.remainders_.kept.items()}
         self.leaves = [(leaf, leaf.x, list(leaf.levels), leaf.n_added) for leaf in leaves(model)]
 
     def assert_unchanged(self) -> None:
@@ -273,7 +273,7 @@ class Snapshot:
             assert leaf.x is x and leaf.levels == levels and leaf.n_added == n_added
         errors = self.model.remainders_.kept
         assert self.model.posterior_ is self.posterior and errors.keys() == self.errors.keys()
-        assert all(torch.equal(errors[key].coefficients, value) for key, value in self.errors.items())
+        assert all(torch.equal(errors[key].errors, value) for key, value in self.errors.items())
 
 
 def with_nan(images: np.ndarray) -> np.ndarray:
@@ -345,10 +345,10 @@ def test_one_name_may_be_new_in_two_columns() -> None:
     model.fit(images[known], table[known], progress=False)
     person, place = table[~known].assign(spot="7"), table[:6].assign(place="7")
     model.add_objects(images[~known], person)
-    at_person = model.remainders_.kept["spot", "7"].coefficients.clone()
+    at_person = model.remainders_.kept["spot", "7"].errors.clone()
     model.add_objects(images[:6], place)
     assert set(model.remainders_.kept) == {("spot", "7"), ("place", "7")}
-    assert torch.equal(model.remainders_.kept["spot", "7"].coefficients, at_person)
+    assert torch.equal(model.remainders_.kept["spot", "7"].errors, at_person)
     model.update(images[:1], table[:1].assign(spot="7", place="7"))
     assert [len(model.remainders_.kept[key].features) for key in (("spot", "7"), ("place", "7"))] == [13, 6]
     for rows in (person, place):

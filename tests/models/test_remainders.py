@@ -227,22 +227,23 @@ def test_after_an_update_stored_errors_are_those_of_the_new_predictions(model: G
         errors = np.nan_to_num(images[own] - alone.predict(table.iloc[own]).mean)
         kept = model.remainders_.kept["object", name]
         np.testing.assert_allclose(kept.errors[:, 0], errors, atol=1e-5)
-        C = np.linalg.inv(kept.inverse.numpy())
-        np.testing.assert_allclose(np.einsum("ij,jkl->ikl", C, kept.coefficients[:, 0].double()), errors, atol=1e-4)
+        assert len(kept.inverse) == len(own)
 
 
 def test_files_without_the_rows_of_added_objects_are_read(model: GPPVAE) -> None:
-    """As of models that were saved before; update then leaves their errors as they are."""
+    """Models that were saved before hold C^-1 e in place of e; update then leaves their errors as they are."""
     model = copy.deepcopy(model)
     images, table = turning(1, 1)
     model.add_objects(images[:2], table[:2])
     saved, tensors = model.remainders_.to_json(), model.remainders_.tensors()
-    del saved["rows"], tensors["0.errors"]
+    predicted, errors = model.predict(table).mean, tensors.pop("0.errors")
+    del saved["rows"]
+    tensors["0.coefficients"] = torch.einsum("ij,jckl->ickl", tensors["0.inverse"], errors.double()).float()
     model.remainders_ = Remainders.from_saved(saved, tensors, (1, 8, 8), model.prior_, model.posterior_)
-    coefficients = model.remainders_.kept["object", "1-0"].coefficients
-    predicted = model.predict(table).mean
+    np.testing.assert_allclose(model.predict(table).mean, predicted, atol=1e-5)
+    read = model.remainders_.kept["object", "1-0"].errors
     model.update(images[4:6], table[4:6])
-    assert torch.equal(model.remainders_.kept["object", "1-0"].coefficients, coefficients)
+    assert torch.equal(model.remainders_.kept["object", "1-0"].errors, read)
     assert np.abs(model.predict(table).mean - predicted).max() > 1e-6
 
 

@@ -29,8 +29,8 @@ LEAST_RATIO = 0.8  # of the width at level 50% to that at 80%
 def half_width(level: Any, widths: np.ndarray = NORMAL) -> Any:
     """Half-width of the central interval at a level, in standard deviations.
 
-    Between the measured levels and beyond them, widths are those of a normal distribution times a factor that changes
-    in proportion to its quantile; so with `widths` NORMAL they are its own.
+    It is linear in the quantile of the normal distribution between the measured levels, and proportional to it beyond
+    them. Without measured widths it is about that quantile: exactly at LEVELS and beyond.
 
     Args:
         level: in (0, 1), or an array of such.  widths: half-widths at LEVELS, (3,).

@@ -98,18 +98,17 @@ class ObjectResiduals:
     """Errors at the k given samples of one object, as kriging needs them.
 
     Attributes:
-        features: of unit length, (k, H).  coefficients: C^-1 e, (k, *shape).
+        features: of unit length, (k, H).  errors: e, 0 where not observed, (k, *shape).
         shared: from `ResidualCovariance.shared`, (4,).  inverse: C^-1, (k, k).
-        errors: e, 0 where not observed, (k, *shape), and rows: the columns of a table that the kernel reads, k entries
-            each; to compute e again when predictions change. Both None from earlier model files.
+        rows: the columns of a table that the kernel reads, k entries each, to compute e again when predictions change;
+            None from earlier model files.
     """
 
     features: Tensor
-    coefficients: Tensor
+    errors: Tensor
     shared: Tensor
     inverse: Tensor
-    errors: Tensor | None = None
-    rows: dict[str, list[Any]] | None = None
+    rows: dict[str, list[Any]] | None
 
     def covariance(self, kappa: Tensor) -> Tensor:
         """h(kappa), in the shape of kappa."""
@@ -122,8 +121,18 @@ class ObjectResiduals:
     def tensors(self) -> dict[str, Tensor]:
         return {name: own for name, own in vars(self).items() if isinstance(own, Tensor)}
 
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor], rows: dict[str, list[Any]] | None) -> ObjectResiduals:
+        """Rebuild it from `tensors`; earlier model files have C^-1 e in place of e."""
+        features, shared, inverse = (tensors[name] for name in ("features", "shared", "inverse"))
+        if rows is not None:
+            return cls(features, tensors["errors"], shared, inverse, rows)
+        coefficients = tensors["coefficients"]
+        errors = torch.linalg.solve(inverse, coefficients.to(inverse).flatten(1)).to(coefficients)
+        return cls(features, errors.reshape(coefficients.shape), shared, inverse, rows)
+
     def on(self, device: torch.device) -> ObjectResiduals:
-        """The same on this device, but for coefficients and errors, which are as large as the samples."""
+        """The same on this device, but for the errors, which are as large as the samples."""
         return replace(self, **{name: getattr(self, name).to(device) for name in ("features", "shared", "inverse")})
 
 
@@ -169,7 +178,7 @@ class Remainders:
             e, v = errors[own.cpu()], features[own]  # (k, *shape), (k, H)
             places = {read: [values[n] for n in own.tolist()] for read, values in table.items()}
             if further and before is not None:
-                if before.errors is None or before.rows is None:
+                if before.rows is None:
                     self.kept[column, name] = before
                     continue
                 e, v = torch.cat([before.errors, e]), torch.cat([before.features, v])
@@ -188,8 +197,7 @@ class Remainders:
         C = covariogram_terms(correlation) @ shared[1:]  # h(kappa_ij), (k, k)
         C.diagonal().copy_(shared[0].clamp_min((1.0 + LEAST_OWN) * shared[1:].sum()))  # positive definite
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(C)).contiguous()
-        coefficients = (inverse.to(errors) @ errors.flatten(1)).reshape(errors.shape)  # C^-1 e, (k, *shape)
-        self.kept[key] = ObjectResiduals(features, coefficients, shared, inverse, errors, rows)
+        self.kept[key] = ObjectResiduals(features, errors, shared, inverse, rows)
 
     def given(self) -> dict[str, dict[str, list[Any]]]:
         """Rows of the samples of all objects, joined, by column of their ids; those whose rows are known."""
@@ -204,7 +212,7 @@ class Remainders:
         """Store errors again after predictions at the rows of `given` have fallen by `change`, (N, *shape)."""
         start = 0
         for key, kept in list(self.kept.items()):
-            if key[0] == column and kept.errors is not None and kept.rows is not None:
+            if key[0] == column and kept.rows is not None:
                 e = kept.errors + change[start : start + len(kept.errors)]
                 start += len(e)
                 observed = torch.where(kept.errors == 0.0, 0.0, e)
@@ -217,9 +225,9 @@ class Remainders:
             return None
         total, variance = torch.zeros(len(rows), *shape), torch.zeros(len(rows), dtype=torch.float64)
         for key, at, c in self._covariances(prior, rows):
-            coefficients = self.kept[key].coefficients
-            total[at] += (c.to(coefficients) @ coefficients.flatten(1)).reshape(-1, *shape)
-            variance[at] += self.kept[key].variance(c).cpu()
+            kept = self.kept[key]
+            total[at] += ((c @ kept.inverse).to(kept.errors) @ kept.errors.flatten(1)).reshape(-1, *shape)
+            variance[at] += kept.variance(c).cpu()
         return total, variance
 
     @torch.no_grad()
@@ -304,14 +312,14 @@ class Remainders:
                 Covariogram(float(own[part]["var"]), _three(own[part]["weights"])) for part in ("deviations", "errors")
             )
             found.resembling[str(name)] = ResidualCovariance(of_deviations, of_errors, float(own["directions"]))
-        rows_of = saved.get("rows", [None] * len(saved["kept"]))  # earlier files have no rows and errors
+        rows_of = saved.get("rows", [None] * len(saved["kept"]))  # earlier files have no rows
         for number, ((column, name), rows) in enumerate(zip(saved["kept"], rows_of, strict=True)):
-            parts = ("features", "coefficients", "shared", "inverse", *(() if rows is None else ("errors",)))
-            own = ObjectResiduals(**{part: tensors[f"{number}.{part}"] for part in parts}, rows=rows).on(prior.device)
+            parts = ("features", "shared", "inverse", "coefficients" if rows is None else "errors")
+            own = ObjectResiduals.from_tensors({part: tensors[f"{number}.{part}"] for part in parts}, rows)
+            own = own.on(prior.device)
             k = len(own.features)
-            fits = own.coefficients.shape == (k, *shape) and own.inverse.shape == (k, k) and own.shared.shape == (4,)
-            if own.errors is not None and rows is not None:
-                fits = fits and own.errors.shape == (k, *shape) and {len(values) for values in rows.values()} == {k}
+            fits = own.errors.shape == (k, *shape) and own.inverse.shape == (k, k) and own.shared.shape == (4,)
+            fits = fits and (rows is None or {len(values) for values in rows.values()} == {k})
             if not fits or own.features.ndim != 2 or not all(x.isfinite().all() for x in own.tensors().values()):
                 raise ValueError(f"the stored errors of {str(name)[:40]!r} must be finite and of the samples' shape")
             if str(column) not in found.resembling:
