@@ -9,6 +9,7 @@ from torch import nn
 
 from gppvae.nets.build import build_networks
 from gppvae.nets.shuffle import Residual, ShuffledConv2d, ShuffleDecoder
+from nets.alike import assert_alike
 
 
 @pytest.mark.parametrize(
@@ -140,13 +141,7 @@ def test_convolution_and_shuffle_in_one(channels: tuple[int, int], memory: torch
     plain = nn.Sequential(nn.Conv2d(channels[0], 4 * channels[1], 3, padding=1), nn.PixelShuffle(2)).double()
     plain[0].load_state_dict(layer.state_dict())
     x = torch.randn(2, channels[0], 5, 3, dtype=torch.float64).contiguous(memory_format=memory)
-    found = []
-    for module in (layer, plain):
-        y = module(x.requires_grad_())
-        assert y.shape == (2, channels[1], 10, 6)
-        found.append([y, *torch.autograd.grad(y.sin().sum(), [x, *module.parameters()])])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    assert_alike(layer, plain, x, (2, channels[1], 10, 6))
 
 
 def test_shuffled_maps_stay_in_channels_last_memory() -> None:
